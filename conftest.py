@@ -1,0 +1,5 @@
+"""The pytest face of the suite."""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")

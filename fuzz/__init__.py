@@ -1,0 +1,1 @@
+"""How it is checked for hours: campaigns, shrinking, reports, and the command line."""

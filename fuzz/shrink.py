@@ -1,0 +1,195 @@
+"""The smallest case with the same finding: greedy, deterministic, and never another finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from oracle import ops
+from oracle.ops import Alloc, Case, Config, Cut, Extend, Free, FreeSwa, Grow, Operation, Part
+from properties.workload import NAMES
+
+Holds = Callable[[Case], bool]
+
+
+@dataclass(slots=True)
+class Shrinker:
+    """Makes a case smaller as long as `holds` says that the finding is still there.
+
+    runs: how often `holds` was asked; limit: how often it may be.
+    """
+
+    holds: Holds
+    limit: int = 600
+    runs: int = 0
+
+    def shrink(self, case: Case) -> Case:
+        """The smallest case that was reached. `case` itself must hold."""
+        while self.runs < self.limit:
+            before = case
+            case = self._drop(case)
+            case = self._first_that_holds(case, _plainer_configs)
+            case = self._first_that_holds(case, _simpler_operations)
+            if case == before:
+                break
+        return self._first_that_holds(case, _renamed, once=True)
+
+    def _drop(self, case: Case) -> Case:
+        """Without runs of operations: halves first, then ever shorter runs, from the end."""
+        length = max(1, len(case.operations) // 2)
+        while length:
+            end = len(case.operations)
+            while end > 0:
+                start = max(0, end - length)
+                shorter = replace(case, operations=case.operations[:start] + case.operations[end:])
+                if self._ask(shorter):
+                    case = shorter
+                end = start
+            length //= 2
+        return case
+
+    def _first_that_holds(
+        self, case: Case, candidates: Callable[[Case], Iterator[Case]], once: bool = False
+    ) -> Case:
+        while True:
+            for candidate in candidates(case):
+                if candidate != case and self._ask(candidate):
+                    case = candidate
+                    break
+            else:
+                return case
+            if once:
+                return case
+
+    def _ask(self, case: Case) -> bool:
+        if self.runs >= self.limit:
+            return False
+        self.runs += 1
+        return self.holds(case)
+
+
+def _plainer_configs(case: Case) -> Iterator[Case]:
+    """Pools with fewer and smaller pages, and callers that do less."""
+    config = case.config
+    for name in ("need_sort", "spare", "overwrite", "data"):
+        plain = _default(name) if name != "overwrite" else False
+        if getattr(config, name) != plain:
+            yield from _with(case, **{name: plain})
+    for name in ("pages", "swa_pages", "page_size"):
+        value = getattr(config, name)
+        for smaller in dict.fromkeys((1, 2, 3, 4, value // 2, value - 1)):
+            if 1 <= smaller < value:
+                changes = {name: smaller}
+                if name == "page_size":
+                    yield _rescaled(case, smaller)
+                    changes["spare"] = min(config.spare, smaller - 1)
+                yield from _with(case, **changes)
+
+
+def _with(case: Case, **changes: Any) -> Iterator[Case]:
+    try:
+        yield replace(case, config=replace(case.config, **changes))
+    except ValueError:
+        return  # no such pool
+
+
+def _rescaled(case: Case, page_size: int) -> Case:
+    """The same case on smaller pages: allocs shrink with them, so that they stay whole pages."""
+    old = case.config.page_size
+    operations = tuple(
+        replace(o, size=o.size // old * page_size + o.size % old)
+        if isinstance(o, Alloc) and o.size >= 0
+        else o
+        for o in case.operations
+    )
+    config = replace(case.config, page_size=page_size, spare=min(case.config.spare, page_size - 1))
+    return Case(config, operations)
+
+
+def _default(name: str) -> Any:
+    return next(f.default for f in fields(Config) if f.name == name)
+
+
+def _simpler_operations(case: Case) -> Iterator[Case]:
+    for place, operation in enumerate(case.operations):
+        for simpler in _simpler(operation, case.config):
+            yield replace(case, operations=(*case.operations[:place], simpler, *case.operations[place + 1 :]))
+
+
+def _simpler(operation: Operation, config: Config) -> Iterator[Operation]:
+    """Simpler forms of one operation; each is strictly smaller, so that shrinking ends."""
+    match operation:
+        case Extend(batch, flaw):
+            for place, item in enumerate(batch):
+                rest = (*batch[:place], *batch[place + 1 :])
+                yield Extend(rest, flaw)
+                if item.prefix:
+                    yield Extend((*batch[:place], replace(item, prefix=""), *batch[place + 1 :]), flaw)
+                for tokens in _smaller(item.tokens, config.page_size):
+                    shorter = Grow(item.request, tokens, item.prefix)
+                    yield Extend((*batch[:place], shorter, *batch[place + 1 :]), flaw)
+        case ops.Decode(requests, flaw):
+            for place in range(len(requests)):
+                yield ops.Decode((*requests[:place], *requests[place + 1 :]), flaw)
+        case Alloc(request, size):
+            for smaller in _smaller(size, config.page_size):
+                yield Alloc(request, smaller)
+            if size < -1:
+                yield Alloc(request, -1)
+        case Cut(request, tokens):
+            for smaller in _smaller(tokens, config.page_size):
+                yield Cut(request, smaller)
+        case Free(parts, flaw):
+            for fewer in _fewer_parts(parts):
+                yield Free(fewer, flaw)
+        case FreeSwa(parts):
+            for fewer in _fewer_parts(parts):
+                yield FreeSwa(fewer)
+        case _:
+            return
+
+
+def _fewer_parts(parts: tuple[Part, ...]) -> Iterator[tuple[Part, ...]]:
+    for place, part in enumerate(parts):
+        before, after = parts[:place], parts[place + 1 :]
+        if len(parts) > 1:
+            yield (*before, *after)
+        if part.stop is not None:
+            yield (*before, Part(part.request, part.start), *after)
+        if part.start:
+            yield (*before, Part(part.request, 0, part.stop), *after)
+            if part.start > 1:
+                yield (*before, Part(part.request, 1, part.stop), *after)
+
+
+def _smaller(value: int, page_size: int) -> Iterator[int]:
+    for smaller in dict.fromkeys((0, 1, page_size, value // 2, value - page_size, value - 1)):
+        if 0 <= smaller < value:
+            yield smaller
+
+
+def _renamed(case: Case) -> Iterator[Case]:
+    """The same case with its requests called A, B, … in the order in which they come."""
+    names: dict[str, str] = {}
+
+    def new(name: str) -> str:
+        return names.setdefault(name, NAMES[len(names)]) if name else name
+
+    renamed: list[Operation] = []
+    for operation in case.operations:
+        match operation:
+            case Extend(batch, flaw):
+                items = tuple(Grow(new(g.request), g.tokens, new(g.prefix)) for g in batch)
+                renamed.append(Extend(items, flaw))
+            case ops.Decode(requests, flaw):
+                renamed.append(ops.Decode(tuple(map(new, requests)), flaw))
+            case Free(parts, flaw):
+                renamed.append(Free(tuple(replace(p, request=new(p.request)) for p in parts), flaw))
+            case FreeSwa(parts):
+                renamed.append(FreeSwa(tuple(replace(p, request=new(p.request)) for p in parts)))
+            case Alloc() | Cut() | ops.CopyOut() | ops.CopyIn():
+                renamed.append(replace(operation, request=new(operation.request)))
+            case _:
+                renamed.append(operation)
+    yield replace(case, operations=tuple(renamed))

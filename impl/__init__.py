@@ -1,0 +1,1 @@
+"""What is checked: the production allocators and their kernels, and adapters that let others be driven."""

@@ -1,0 +1,352 @@
+"""One run of one allocator: symbolic steps go in as tensors, plain observations come out.
+
+The session plays the caller. It keeps the numbers of the pages that it was given, overwrites tensors that it
+gave or was given (a caller may reuse its buffers), watches those that it leaves alone, and writes K and V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from impl.fence import Fence
+from impl.kvpool import KVPool
+from oracle.ops import METHODS, Config
+from oracle.traits import Traits
+from oracle.verdict import Observation
+from oracle.world import AllocCall, BatchCall, Call, CopyCall, FreeCall, Run, Slot, StateCall, Step
+
+Lists = tuple[tuple[int, ...], ...]
+
+# Larger pools are read in full at every LOOK_EVERY-th operation only: reading costs more than the operation.
+SMALL_POOL = 64
+LOOK_EVERY = 16
+WATCHED = 4
+IDLE = Observation("done")
+
+
+@dataclass(slots=True)
+class Bench:
+    """An allocator ready to be driven.
+
+    form: `mirrored` (lengths on the device and on the CPU) or `device` (the older call form).
+    lists: reads free and release list (SWA: of both pools), or None where the allocator hides them.
+    kv, kv_window: K and V behind full and window slots, or None. fence: a guard page behind free lists.
+    """
+
+    allocator: Any
+    form: str = "mirrored"
+    lists: Callable[[Any], Lists] | None = None
+    kv: KVPool | None = None
+    kv_window: KVPool | None = None
+    fence: Fence | None = None
+
+
+class Session:
+    """Drives one allocator through the steps of a plan, in order."""
+
+    def __init__(self, config: Config, traits: Traits, bench: Bench, device: str = "cpu") -> None:
+        self.config, self.traits, self.device = config, traits, device
+        self.bench, self.allocator = bench, bench.allocator
+        self.index = 0
+        self._first: dict[int, int] = {}  # uid -> its first slot
+        self._watched: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+        self._snapshots: dict[str, Any] = {}
+        self._kv = Contents(bench) if config.data and bench.kv is not None else None
+
+    def begin(self) -> Observation:
+        """What a new allocator shows."""
+        return self._look(IDLE, full=True)
+
+    def apply(self, step: Step) -> Observation:
+        """Ask the allocator for one step; never raises what the allocator raised."""
+        self.index += 1
+        if step.status == "skip" or step.call is None:
+            return IDLE
+        damaged = self._kv.check(self._spent(step), self.slots) if self._kv is not None else ""
+        taken: list[torch.Tensor] = []
+        try:
+            answer = self._ask(step.call, taken)
+        except Exception as error:
+            # Whatever an allocator raises is an answer, for the judge to weigh.
+            first = str(error).strip().splitlines() or [""]
+            seen = Observation("raised", error=f"{type(error).__name__}: {first[0][:200]}")
+        else:
+            seen = self._read(step, answer)
+        self._overwrite(taken)
+        disturbed = self._disturbed()
+        small = self.config.pages <= SMALL_POOL
+        seen = self._look(seen, full=small or step.probe or self.index % LOOK_EVERY == 0)
+        if isinstance(step.call, BatchCall) and not step.call.flaw and seen.outcome == "slots":
+            seen = self._forecast(step.call, seen)
+        return seen._replace(disturbed=disturbed, damaged=damaged) if disturbed or damaged else seen
+
+    # -- asking ----------------------------------------------------------------------------------------
+
+    def slot(self, slot: Slot) -> int:
+        """The number of a symbolic slot."""
+        uid, offset = slot
+        return self._first[uid] + offset if uid else offset
+
+    def slots(self, runs: Iterable[Run]) -> list[int]:
+        """The numbers of runs of symbolic slots."""
+        return [n for uid, low, high in runs for n in range(self._first[uid] + low, self._first[uid] + high)]
+
+    def _tensor(
+        self, values: Iterable[int], taken: list[torch.Tensor], dtype: torch.dtype = torch.int64
+    ) -> torch.Tensor:
+        made = torch.tensor(list(values), dtype=dtype, device=self.device)
+        taken.append(made)
+        return made
+
+    def _ask(self, call: Call, taken: list[torch.Tensor]) -> Any:
+        allocator = self.allocator
+        if isinstance(call, AllocCall):
+            return allocator.alloc(call.size)
+        if isinstance(call, BatchCall):
+            return self._ask_batch(call, taken)
+        if isinstance(call, FreeCall):
+            index = self._flawed(call, taken) if call.flaw else self._tensor(self.slots(call.runs), taken)
+            return allocator.free_swa(index) if call.swa else allocator.free(index)
+        if isinstance(call, CopyCall):
+            index = self._tensor(self.slots(call.runs), taken)
+            contents = self._kv
+            if call.load:
+                allocator.load_cpu_copy(self._snapshots["copy of " + call.name], index)
+                if contents is not None:
+                    contents.loaded(call)
+            else:
+                self._snapshots["copy of " + call.name] = allocator.get_cpu_copy(index)
+                if contents is not None:
+                    contents.copied(call)
+            return None
+        return self._ask_state(call)
+
+    def _ask_state(self, call: StateCall) -> Any:
+        if call.method == "backup_state":
+            self._snapshots[call.name] = self.allocator.backup_state()
+            return None
+        if self._kv is not None and call.method in ("restore_state", "clear"):
+            self._kv.forget()
+        if call.method == "restore_state":
+            return self.allocator.restore_state(self._snapshots[call.name])
+        return getattr(self.allocator, call.method)()
+
+    def _flawed(self, call: FreeCall, taken: list[torch.Tensor]) -> torch.Tensor:
+        size = self.config.page_size
+        match call.flaw:
+            case "padding":
+                return self._tensor(range(size), taken)
+            case "foreign":
+                first = (self.config.pages + 1) * size
+                return self._tensor(range(first, first + size), taken)
+            case "negative":
+                return self._tensor(range(-size, 0), taken)
+            case "dtype":
+                return self._tensor(range(size, 2 * size), taken, torch.float32)
+        return self._tensor(self.slots(call.runs), taken)
+
+    def _ask_batch(self, call: BatchCall, taken: list[torch.Tensor]) -> Any:
+        prefix, seq, total = list(call.prefix), list(call.seq), call.total
+        last = [self.slot(slot) for slot in call.last]
+        dtype = torch.int64
+        first = next((i for i, (p, s) in enumerate(zip(prefix, seq, strict=True)) if s > p), 0)
+        match call.flaw:
+            case "total":
+                total += 1
+            case "lengths":
+                seq.pop()
+            case "shrinks":
+                total -= seq[first] - prefix[first] + 1
+                seq[first] = prefix[first] - 1
+            case "last_loc":
+                last[first] += 1
+            case "dtype":
+                dtype = torch.float32
+        bench, allocator = self.bench, self.allocator
+        if bench.fence is not None:
+            bench.fence.surround(allocator)
+        seq_device, last_device = self._tensor(seq, taken, dtype), self._tensor(last, taken)
+        if call.decode:
+            if bench.form == "device":
+                return allocator.alloc_decode(seq_device, last_device)
+            return allocator.alloc_decode(seq_device, self._mirror(seq, taken, dtype), last_device)
+        prefix_device = self._tensor(prefix, taken)
+        if bench.form == "device":
+            return allocator.alloc_extend(prefix_device, seq_device, last_device, total)
+        mirrors = self._mirror(prefix, taken), self._mirror(seq, taken, dtype)
+        return allocator.alloc_extend(prefix_device, mirrors[0], seq_device, mirrors[1], last_device, total)
+
+    def _mirror(
+        self, values: list[int], taken: list[torch.Tensor], dtype: torch.dtype = torch.int64
+    ) -> torch.Tensor:
+        made = torch.tensor(values, dtype=dtype)
+        taken.append(made)
+        return made
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _read(self, step: Step, answer: Any) -> Observation:
+        if not isinstance(step.call, AllocCall | BatchCall):
+            return IDLE
+        if answer is None:
+            return Observation("none")
+        if not isinstance(answer, torch.Tensor):
+            return Observation("odd", error=f"a {type(answer).__name__} instead of a tensor")
+        slots = tuple(answer.reshape(-1).tolist())
+        seen = Observation("slots", slots, tensor=self._departs(METHODS[type(step.operation)], answer))
+        for uid, place, _ in step.fresh:
+            if place < len(slots):
+                self._first[uid] = slots[place]
+        if self._kv is not None and step.status == "legal" and step.fits and len(slots) == step.tokens:
+            self._kv.write(step, answer, self._window_of(answer))
+        if self.config.overwrite and self.index % 2:
+            answer.zero_()
+        self._watched = [*self._watched[-WATCHED + 1 :], (self.index, answer, answer.clone())]
+        return seen
+
+    def _departs(self, method: str, answer: torch.Tensor) -> str:
+        promised = self.traits.dtype_of(method)
+        if answer.dtype != getattr(torch, promised):
+            return f"is {str(answer.dtype).removeprefix('torch.')}, and {promised} is promised"
+        if answer.dim() != 1:
+            return f"has shape {tuple(answer.shape)}, and one dimension is promised"
+        if answer.device.type != torch.device(self.device).type:
+            return f"is on {answer.device}, and the pool on {self.device}"
+        return "" if answer.is_contiguous() else "is not contiguous"
+
+    def _overwrite(self, taken: list[torch.Tensor]) -> None:
+        if self.config.overwrite:
+            for tensor in taken:
+                tensor.zero_()
+
+    def _disturbed(self) -> str:
+        for index, tensor, copy in self._watched:
+            if not torch.equal(tensor, copy):
+                return f"the tensor that operation {index} was given changed afterwards"
+        return ""
+
+    def _look(self, seen: Observation, full: bool) -> Observation:
+        allocator, swa = self.allocator, self.config.kind == "swa"
+        try:
+            if "available_size" in self.traits.operations:
+                seen = seen._replace(available=int(allocator.available_size()))
+            if swa:
+                seen = seen._replace(
+                    full=int(allocator.full_available_size()), window=int(allocator.swa_available_size())
+                )
+            if full and self.bench.lists is not None:
+                seen = seen._replace(lists=self.bench.lists(allocator))
+            if full and swa:
+                every = torch.arange((self.config.pages + 1) * self.config.page_size, device=self.device)
+                translated = allocator.translate_loc_from_full_to_swa(every)
+                seen = seen._replace(mapping=tuple(translated.tolist()))
+        except Exception as error:
+            return seen._replace(
+                outcome="raised", error=f"{type(error).__name__}: {error} (asked for its state)"
+            )
+        return seen
+
+    def _forecast(self, call: BatchCall, seen: Observation) -> Observation:
+        if "estimated_num_new_pages" not in self.traits.operations:
+            return seen
+        try:
+            return seen._replace(
+                forecast=int(self.allocator.estimated_num_new_pages(len(call.seq), call.total))
+            )
+        except Exception as error:
+            return seen._replace(
+                outcome="raised", error=f"{type(error).__name__}: {error} (asked for a forecast)"
+            )
+
+    # -- K and V ---------------------------------------------------------------------------------------
+
+    def _spent(self, step: Step) -> tuple[Run, ...]:
+        """Slots that the step gives up: what was written there is compared for the last time."""
+        if step.status == "legal" and isinstance(step.call, FreeCall) and not step.call.swa:
+            return step.call.runs
+        return ()
+
+    def _window_of(self, answer: torch.Tensor) -> torch.Tensor | None:
+        if self.bench.kv_window is None:
+            return None
+        window: torch.Tensor = self.allocator.translate_loc_from_full_to_swa(answer)
+        return window
+
+
+class Contents:
+    """What the caller wrote to K and V: one number a token, in all layers, heads and dimensions."""
+
+    def __init__(self, bench: Bench) -> None:
+        assert bench.kv is not None
+        self._kv, self._window = bench.kv, bench.kv_window
+        self._stamp = 0
+        self._written: dict[Slot, tuple[int, int | None]] = {}  # slot -> stamp, window slot
+        self._copies: dict[str, list[int | None]] = {}
+
+    def write(self, step: Step, slots: torch.Tensor, window: torch.Tensor | None) -> None:
+        """Write new tokens of a step at the slots that it was given."""
+        count = slots.numel()
+        stamps = torch.arange(self._stamp + 1, self._stamp + 1 + count)
+        where = window.tolist() if window is not None else [None] * count
+        for uid, place, tokens in step.fresh:
+            for k in range(tokens):
+                self._written[uid, k] = self._stamp + 1 + place + k, where[place + k]
+        for uid, offset, place, tokens in step.grown:
+            for k in range(tokens):
+                self._written[uid, offset + k] = self._stamp + 1 + place + k, where[place + k]
+        self._stamp += count
+        _fill(self._kv, slots, stamps)
+        if self._window is not None and window is not None:
+            _fill(self._window, window, stamps)
+
+    def check(self, runs: tuple[Run, ...], numbers: Callable[[Iterable[Run]], list[int]]) -> str:
+        """Compare what lies at runs of live slots with what was written there."""
+        known = [
+            (uid, k, k + 1) for uid, low, high in runs for k in range(low, high) if (uid, k) in self._written
+        ]
+        if not known:
+            return ""
+        slots = numbers(known)
+        wanted = [self._written.pop((uid, k))[0] for uid, k, _ in known]
+        index = torch.tensor(slots, device=self._kv.k_buffer[0].device)
+        for layer in range(self._kv.layers):
+            k, v = self._kv.get_kv(layer, index)
+            for name, tensor, sign in (("K", k, 1), ("V", v, -1)):
+                right = torch.tensor(wanted, dtype=tensor.dtype, device=tensor.device).view(-1, 1, 1) * sign
+                if not bool((tensor == right).all()):
+                    at = int((tensor != right).flatten(1).any(1).nonzero()[0])
+                    return f"{name} of layer {layer} at slot {slots[at]} is not what was written there"
+        return ""
+
+    def copied(self, call: CopyCall) -> None:
+        """Remember what a CPU copy holds."""
+        self._copies[call.name] = [
+            self._stamp_at(uid, k) for uid, low, high in call.runs for k in range(low, high)
+        ]
+
+    def loaded(self, call: CopyCall) -> None:
+        """A copy was loaded: its numbers are now at these slots."""
+        slots = [(uid, k) for uid, low, high in call.runs for k in range(low, high)]
+        for slot, stamp in zip(slots, self._copies[call.name], strict=True):
+            if stamp is None:
+                self._written.pop(slot, None)
+            else:
+                self._written[slot] = stamp, None
+
+    def forget(self) -> None:
+        """After restore and clear, what slots hold is unspecified."""
+        self._written.clear()
+
+    def _stamp_at(self, uid: int, offset: int) -> int | None:
+        entry = self._written.get((uid, offset))
+        return entry[0] if entry else None
+
+
+def _fill(pool: KVPool, slots: torch.Tensor, stamps: torch.Tensor) -> None:
+    values = stamps.to(pool.dtype).to(slots.device).view(-1, 1, 1).expand(-1, *pool.k_buffer[0].shape[1:])
+    for layer in range(pool.layers):
+        pool.set_kv(layer, slots, values, -values)

@@ -1,0 +1,197 @@
+"""What can be judged: the protocol of a subject, and the project's own four."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from impl.ascend import AscendAllocator
+from impl.errors import SubjectError
+from impl.kvpool import KVPool, SwaKVPool
+from impl.paged import IndexEngine, PagedAllocator
+from impl.session import Bench, Lists, Session
+from impl.swa import SwaAllocator
+from impl.token import TokenAllocator
+from impl.torch_engine import TorchEngine
+from oracle.ops import Case, Config
+from oracle.traits import ALWAYS, DEVICE_RULES, SEED_PAGED, SEED_TOKEN, Traits
+from oracle.verdict import Observation
+from oracle.world import Step
+
+KV_SHAPE = {"layers": 2, "heads": 1, "head_dim": 2, "dtype": torch.float32}
+KV_SLOTS = 1024  # K and V are checked on pools up to this size
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Which pools a subject can be made with: every generated configuration is drawn from here.
+
+    `fixed` holds what the subject's name asks for in brackets, by field name of `oracle.ops.Config`.
+    """
+
+    kind: str
+    page_sizes: tuple[int, ...] = (1,)
+    need_sort: tuple[bool, ...] = (False, True)
+    data: bool = True
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Driver(Protocol):
+    """One run of a subject, step by step."""
+
+    def begin(self) -> Observation:
+        """What a new allocator shows."""
+
+    def apply(self, step: Step) -> Observation:
+        """The answer to one step."""
+
+
+class Subject(Protocol):
+    """An allocator that can be made anew for every case."""
+
+    name: str
+    about: str
+    space: Space
+    device: str
+
+    def traits(self, config: Config) -> Traits:
+        """What is claimed of the allocator with this pool."""
+
+    def open(self, config: Config) -> Driver:
+        """A new allocator, to be driven step by step. SubjectError where it can't be made."""
+
+    def run(self, case: Case, steps: Sequence[Step]) -> Iterator[Observation]:
+        """A new allocator's first look, then its answer to each step of the case's plan."""
+
+    def close(self) -> None:
+        """Give back what the subject holds (processes)."""
+
+
+@dataclass(slots=True)
+class LocalSubject:
+    """A subject in this process."""
+
+    name: str
+    about: str
+    space: Space
+    make: Callable[[Config], Bench]
+    claims: Callable[[Config], Traits]
+    device: str = "cpu"
+
+    def traits(self, config: Config) -> Traits:
+        """What is claimed of the allocator with this pool."""
+        return self.claims(config)
+
+    def open(self, config: Config) -> Session:
+        """A new allocator, to be driven step by step."""
+        return Session(config, self.claims(config), self.make(config), self.device)
+
+    def run(self, case: Case, steps: Sequence[Step]) -> Iterator[Observation]:
+        """A new allocator's first look, then its answer to each step; one at a time, as they are asked for."""
+        session = self.open(case.config)
+        yield session.begin()
+        for step in steps:
+            yield session.apply(step)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def pool_lists(allocator: Any) -> Lists:
+    """Free and release list of an SGLang-shaped allocator, of both pools where it has two."""
+    pools = (
+        (allocator.full_attn_allocator, allocator.swa_attn_allocator)
+        if hasattr(allocator, "full_attn_allocator")
+        else (allocator,)
+    )
+    return tuple(tuple(listed.tolist()) for pool in pools for listed in (pool.free_pages, pool.release_pages))
+
+
+def kv_pools(config: Config, device: str) -> tuple[KVPool | None, KVPool | None]:
+    """Small real K and V tensors behind a pool (and its window), where the case checks data."""
+    if not config.data or config.size > KV_SLOTS:
+        return None, None
+    full = KVPool(config.size, config.page_size, device=device, **KV_SHAPE)  # type: ignore[arg-type]
+    if not config.swa_pages:
+        return full, None
+    window = config.swa_pages * config.page_size
+    return full, KVPool(window, config.page_size, device=device, **KV_SHAPE)  # type: ignore[arg-type]
+
+
+# -- the project's own ---------------------------------------------------------------------------------
+
+PAGE_SIZES = (1, 2, 3, 4, 8, 16, 64)
+OWN = ("token", "paged", "ascend", "swa")
+
+
+def own(part: str, device: str = "cpu", engine: str = "", name: str = "") -> LocalSubject:
+    """One of the project's own subjects. engine: `torch` or `triton`; empty takes the device's default."""
+    kind = "paged" if part == "ascend" else part
+    sizes = {"token": (1,), "paged": PAGE_SIZES, "swa": PAGE_SIZES}[kind]
+    chosen = _engine(engine, part)
+
+    def make(config: Config) -> Bench:
+        full, window = kv_pools(config, device)
+        common: dict[str, Any] = {"dtype": torch.float32, "device": device, "need_sort": config.need_sort}
+        if part == "swa":
+            cache = SwaKVPool(full, window) if full is not None and window is not None else None
+            swa = SwaAllocator(
+                config.size, config.swa_pages * config.page_size, config.page_size,
+                kvcache=cache, engine=chosen, debug=config.debug, **common,
+            )  # fmt: skip
+            return Bench(swa, lists=pool_lists, kv=full, kv_window=window)
+        if part == "token":
+            token = TokenAllocator(config.size, kvcache=full, debug=config.debug, **common)
+            return Bench(token, lists=pool_lists, kv=full)
+        maker = AscendAllocator if part == "ascend" else PagedAllocator
+        paged = maker(
+            config.size, config.page_size, kvcache=full, engine=chosen, debug=config.debug, **common
+        )
+        return Bench(paged, lists=pool_lists, kv=full)
+
+    def claims(config: Config) -> Traits:
+        # Without debug mode nothing looks at values on the device, and what they say is the caller's duty.
+        return _claims(part, config.debug, config.page_size)
+
+    about = f"kvassay's own {part} allocator" + (f" on the {engine} engine" if engine else "")
+    return LocalSubject(name or part, about, Space(kind, sizes), make, claims, device)
+
+
+def _engine(engine: str, part: str) -> IndexEngine | None:
+    match engine, part:
+        case "", _:
+            return None
+        case _, "token":
+            raise SubjectError("token has no engine: leave engine= out")
+        case "torch", _:
+            return TorchEngine()
+        case "triton", _:
+            from impl.kernels import TritonEngine  # Triton is an extra
+
+            return TritonEngine()
+        case "emulator", _:
+            raise SubjectError("engine is torch or triton; the emulator is not there yet")
+        case _:
+            raise SubjectError(f"engine is torch or triton, not {engine!r}")
+
+
+_PLAIN = {"merge_and_sort_free", "backup_state", "restore_state"}
+_BY_KIND = {
+    "token": _PLAIN | {"get_cpu_copy", "load_cpu_copy"},
+    "paged": _PLAIN
+    | {"get_cpu_copy", "load_cpu_copy", "alloc_extend", "alloc_decode", "estimated_num_new_pages"},
+    "swa": _PLAIN | {"alloc_extend", "alloc_decode", "free_swa", "estimated_num_new_pages"},
+}
+
+
+def _claims(part: str, debug: bool, page_size: int) -> Traits:
+    kind = "paged" if part == "ascend" else part
+    return Traits(
+        operations=ALWAYS | frozenset(_BY_KIND[kind]),
+        default_dtype="int32" if part == "ascend" else "int64",
+        undefined=frozenset() if debug else frozenset(DEVICE_RULES),
+        dialect=SEED_TOKEN if page_size == 1 and kind != "paged" else SEED_PAGED,
+    )

@@ -1,0 +1,34 @@
+"""How are single slots handed out? First in, first out."""
+
+from typing import Any
+
+import torch
+
+from impl.base import PoolAllocator
+
+
+class TokenAllocator(PoolAllocator):
+    """Slots 1..size one by one, in int64: `alloc` takes from the head of the free list, `free` appends.
+
+    With `need_sort` freed slots wait at the end of the release list, and are merged and sorted into the free
+    list when an allocation runs short of it.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        dtype: torch.dtype,
+        device: str | torch.device,
+        kvcache: Any,
+        need_sort: bool,
+        *,
+        debug: bool | None = None,
+    ) -> None:
+        super().__init__(size, 1, dtype, device, kvcache, need_sort, debug=debug)
+        self.clear()
+
+    def _returned(self, slots: torch.Tensor) -> torch.Tensor:
+        return slots
+
+    def _join(self, listed: torch.Tensor, returned: torch.Tensor) -> torch.Tensor:
+        return torch.cat((listed, returned))

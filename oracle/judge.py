@@ -1,0 +1,400 @@
+"""Whether an answer is allowed: the one place that decides, one operation after the other.
+
+The judge binds the subject's own page numbers to the ledger's uids. At contract level it follows the
+subject's choice of pages; at parity level every number has to be the reference's; at hardened level misuse
+has to be refused. A violation is a sentence with the operations in it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from oracle import ops
+from oracle.codes import LEVELS
+from oracle.ops import Config
+from oracle.parity import Parity
+from oracle.traits import RULES, Traits
+from oracle.verdict import Observation, Problem, Violation, lists_in_words, short, symptom_of
+from oracle.world import AllocCall, BatchCall, CopyCall, FreeCall, Run, Slot, StateCall, Step, World
+
+
+class _Binding(NamedTuple):
+    """Which page each uid has (and which of the window), and who holds a page: all by number."""
+
+    page: dict[int, int]
+    owner: dict[int, int]
+    window: dict[int, int]
+
+    def copy(self) -> _Binding:
+        return _Binding(dict(self.page), dict(self.owner), dict(self.window))
+
+
+class Judge:
+    """Judges one run of one subject."""
+
+    def __init__(self, config: Config, traits: Traits, level: str = "contract") -> None:
+        if level not in LEVELS:
+            raise ValueError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
+        if level == "parity" and traits.dialect is None:
+            raise ValueError("there is no parity level for a subject that claims no exact order")
+        self.config, self.traits, self.level = config, traits, level
+        self.index = 0
+        self._parity = Parity(config, traits.dialect) if level == "parity" and traits.dialect else None
+        self._bound = _Binding({}, {}, {})
+        self._given: dict[int, tuple[int, str]] = {}  # uid -> operation and request
+        self._saved: dict[str, tuple[_Binding, tuple[tuple[int, ...], ...] | None]] = {}
+        self._first_lists: tuple[tuple[int, ...], ...] | None = None
+        self._misuse: Step | None = None
+        self._noticed = True
+        self._freed_before = False
+
+    def slot(self, slot: Slot) -> int:
+        """The number of a symbolic slot."""
+        uid, offset = slot
+        return self._bound.page[uid] * self.config.page_size + offset if uid else offset
+
+    def slots(self, runs: tuple[Run, ...]) -> list[int]:
+        """The numbers of runs of symbolic slots."""
+        size = self.config.page_size
+        return [
+            n
+            for uid, low, high in runs
+            for n in range(self._bound.page[uid] * size + low, self._bound.page[uid] * size + high)
+        ]
+
+    def begin(self, seen: Observation) -> Violation | None:
+        """Judge a new allocator before its first operation."""
+        self._first_lists = seen.lists
+        world = World(self.config.pages, self.config.swa_pages)
+        problem = self._numbers(world, seen, "CLEAR") or self._numbering(world, seen, "CLEAR")
+        if problem is None and seen.outcome in ("raised", "crashed"):
+            problem = "CLEAR", f"a new allocator could not be made: {seen.error}"
+        return Violation(problem[0], "fault", 0, "__init__", problem[1]) if problem else None
+
+    def check(self, step: Step, seen: Observation) -> Violation | None:
+        """Judge the answer to one operation of the plan; None when it is allowed."""
+        index, self.index = self.index, self.index + 1
+        if step.status == "skip":
+            return None
+        if step.status == "misuse":
+            self._misuse, self._noticed = step, seen.outcome == "raised"
+        problem = self._surroundings(step, seen)
+        if problem is None:
+            problem = self._refusal(step, seen) if step.status == "misuse" else self._answer(step, seen)
+        if problem is None:
+            problem = self._state(step, seen)
+        if problem is None and self._parity is not None and step.status == "legal":
+            problem = self._parity.compare(step, seen, self.slot, self.slots)
+        if problem is None:
+            return None
+        code, sentence = problem
+        wrong = self._misuse
+        if wrong is None:
+            method = ops.name_of(step.operation)
+            return Violation(code, "fault", index, method, sentence, symptom_of(seen))
+        asked = f"{ops.sentence(wrong.operation)} breaks a rule ({RULES[wrong.rule]})"
+        fate = "is refused, but" if self._noticed else "is not refused, and"
+        return self._misused(code, index, f"{asked}, {fate} then: {sentence}", symptom_of(seen))
+
+    def end(self) -> Violation | None:
+        """Judge what only the end shows: misuse that nobody noticed, where it has to be refused."""
+        wrong = self._misuse
+        if wrong is None or self._noticed or self.level != "hardened":
+            return None
+        asked = f"{ops.sentence(wrong.operation)} breaks a rule ({RULES[wrong.rule]})"
+        return self._misused("REJECT", self.index - 1, f"{asked} and is not refused", "accepted")
+
+    def _misused(self, code: str, index: int, summary: str, symptom: str) -> Violation:
+        wrong = self._misuse
+        assert wrong is not None
+        return Violation(code, "misuse", index, ops.name_of(wrong.operation), summary, symptom, wrong.rule)
+
+    # -- one operation ---------------------------------------------------------------------------------
+
+    def _surroundings(self, step: Step, seen: Observation) -> Problem:
+        """What does not depend on the operation: the process lives, and nothing around it changed."""
+        asked = ops.sentence(step.operation)
+        if seen.outcome == "crashed":
+            return "GUARD", f"the subject's process died at: {asked} ({seen.error})"
+        if seen.guard:
+            return "GUARD", f"{seen.guard}, at: {asked}"
+        if seen.disturbed:
+            return "ALIAS", f"{seen.disturbed}, at: {asked}"
+        if seen.damaged:
+            return "DATA", f"{seen.damaged}, at: {asked}"
+        return None
+
+    def _refusal(self, step: Step, seen: Observation) -> Problem:
+        """Misuse: an error is right; an answer is judged by what it holds."""
+        call = step.call
+        if seen.outcome == "odd":
+            return "TYPE", f"answered with {seen.error}"
+        if seen.outcome != "slots" or not isinstance(call, (AllocCall, BatchCall)):
+            return None
+        if len(seen.slots) != step.tokens:
+            return "EXHAUST", f"{step.tokens} slots were asked for and {len(seen.slots)} given"
+        for slot in seen.slots:
+            page = slot // self.config.page_size
+            if not 1 <= page <= self.config.pages:
+                return "RANGE", f"slot {slot} was given, which lies in no page of the pool"
+        if len(set(seen.slots)) < len(seen.slots):
+            return "UNIQUE", "one slot was given twice in one answer"
+        return None
+
+    def _answer(self, step: Step, seen: Observation) -> Problem:
+        call, asked = step.call, ops.sentence(step.operation)
+        if isinstance(call, (AllocCall, BatchCall)):
+            return self._allocation(step, call, seen)
+        if seen.outcome == "raised":
+            if isinstance(call, StateCall) and call.method == "free_group_end" and step.before.group is None:
+                return None
+            code = "DATA" if isinstance(call, CopyCall) else _context(step) or "CONSERVE"
+            return code, f"{asked} is legal and raised {seen.error}"
+        if isinstance(call, StateCall):
+            return self._state_call(step, call, seen)
+        for uid in step.back:
+            self._release(uid)
+        return None
+
+    def _state_call(self, step: Step, call: StateCall, seen: Observation) -> Problem:
+        match call.method:
+            case "backup_state":
+                self._saved[call.name] = self._bound.copy(), seen.lists
+            case "restore_state":
+                bound, lists = self._saved[call.name]
+                self._bound = bound.copy()
+                if lists is not None and seen.lists is not None and lists != seen.lists:
+                    return (
+                        "RESTORE",
+                        f"{lists_in_words(lists)} when {call.name} was saved, and now {lists_in_words(seen.lists)}",
+                    )
+            case "clear":
+                self._bound = _Binding({}, {}, {})
+                if (
+                    self._first_lists is not None
+                    and seen.lists is not None
+                    and self._first_lists != seen.lists
+                ):
+                    return (
+                        "CLEAR",
+                        f"{lists_in_words(self._first_lists)} in a new allocator, and after clear {lists_in_words(seen.lists)}",
+                    )
+            case "free_group_end":
+                for uid in step.back:
+                    self._release(uid)
+        return None
+
+    def _release(self, uid: int) -> None:
+        self._freed_before = True
+        self._bound.owner.pop(self._bound.page[uid], None)
+        self._bound.window.pop(uid, None)
+
+    def _allocation(self, step: Step, call: AllocCall | BatchCall, seen: Observation) -> Problem:
+        asked, size = ops.sentence(step.operation), self.config.page_size
+        before = step.before
+        room = min(before.free, before.swa_free) if self.config.swa_pages else before.free
+        if seen.outcome == "raised":
+            fate = "fits" if step.fits else "does not fit"
+            return "EXHAUST", f"{asked} {fate} ({room} page(s) are free) and raised {seen.error}"
+        if seen.outcome == "odd":
+            return "TYPE", f"{asked} answered with {seen.error}"
+        if not step.fits:
+            if seen.outcome == "none":
+                return None
+            return "EXHAUST", f"{asked} does not fit ({room} page(s) are free), and got {short(seen.slots)}"
+        if seen.outcome == "none":
+            if self._freed_before and step.after.free == 0 and len(step.fresh) == self.config.pages:
+                return "REUSE", f"everything was freed, and {asked}, the whole pool, got None"
+            return "EXHAUST", f"{asked} fits ({room} page(s) are free), and got None"
+        if seen.tensor:
+            return "TYPE", f"the answer to {asked} {seen.tensor}"
+        if len(seen.slots) != step.tokens:
+            return "EXHAUST", f"{asked} asks for {step.tokens} slot(s), and got {len(seen.slots)}"
+        if seen.forecast is not None and seen.forecast < len(step.fresh):
+            return "EXHAUST", f"{asked} takes {len(step.fresh)} page(s), and the forecast was {seen.forecast}"
+        for uid, offset, place, count in step.grown:
+            first = self._bound.page[uid] * size + offset
+            got = seen.slots[place : place + count]
+            if got != tuple(range(first, first + count)):
+                wanted = short(tuple(range(first, first + count)))
+                return self._stray(got) or (
+                    "ALIGN",
+                    f"{asked} goes on inside a page at {wanted}, and got {short(got)}",
+                )
+        for uid, place, count in step.fresh:
+            first = seen.slots[place]
+            got = seen.slots[place : place + count]
+            problem = self._stray(got)
+            if problem:
+                return problem
+            if first % size or got != tuple(range(first, first + count)):
+                return (
+                    "ALIGN",
+                    f"{asked} begins a page with {short(got)}, which is no page from its first slot on",
+                )
+            problem = self._claim(step, uid, first // size)
+            if problem:
+                return problem
+        return None
+
+    def _stray(self, got: tuple[int, ...]) -> Problem:
+        """RANGE, where a slot lies in no page of the pool."""
+        low, high = self.config.page_size, (self.config.pages + 1) * self.config.page_size
+        for slot in got:
+            if not low <= slot < high:
+                what = "a padding slot" if 0 <= slot < low else "in no page of the pool"
+                return (
+                    "RANGE",
+                    f"slot {slot} was handed out, which is {what} (pages 1 to {self.config.pages} of {self.config.page_size})",
+                )
+        return None
+
+    def _claim(self, step: Step, uid: int, page: int) -> Problem:
+        """Bind a page that was just handed out, unless somebody has it."""
+        name = self._receiver(step, uid)
+        other = self._bound.owner.get(page)
+        if other is not None:
+            operation, holder = self._given[other]
+            if step.before.group is not None and (
+                other in step.before.group.pages or other in step.before.group.parts
+            ):
+                return (
+                    "GROUP",
+                    f"page {page} was handed out to {name} while {holder}'s free of it waits for the end of a group",
+                )
+            return (
+                "UNIQUE",
+                f"page {page} has two owners: operation {operation + 1} gave it to {holder}, operation {self.index} to {name}",
+            )
+        self._bound.owner[page] = uid
+        self._bound.page[uid] = page
+        self._given[uid] = self.index - 1, name
+        return None
+
+    def _receiver(self, step: Step, uid: int) -> str:
+        if isinstance(step.operation, ops.Alloc):
+            return step.operation.request
+        return next((name for name, r in step.after.requests.items() if uid in r.pages), "?")
+
+    # -- the state after it ----------------------------------------------------------------------------
+
+    def _state(self, step: Step, seen: Observation) -> Problem:
+        world = step.after if step.status == "legal" else step.before
+        refused = seen.outcome == "raised" or not step.fits or step.status == "misuse"
+        code = _context(step) or ("ATOMIC" if refused else "")
+        return (
+            self._numbers(world, seen, code)
+            or self._numbering(world, seen, code)
+            or self._mapping(world, seen)
+        )
+
+    def _numbers(self, world: World, seen: Observation, context: str) -> Problem:
+        """CONSERVE: what the subject says it has is what nobody holds."""
+        size, swa = self.config.page_size, bool(self.config.swa_pages)
+        wanted = min(world.free, world.swa_free) * size if swa else world.free * size
+        for what, got, right in (
+            ("available_size", seen.available, wanted),
+            ("full_available_size", seen.full, world.free * size),
+            ("swa_available_size", seen.window, world.swa_free * size),
+        ):
+            if got is not None and got != right:
+                waiting = f", {_waiting(world)} waiting for the end of the group" if world.group else ""
+                held = self.config.pages - world.free - _waiting(world)
+                return context or "CONSERVE", (
+                    f"{what}() says {got} and {right} is right: of {self.config.pages} page(s) of {size}, {held} held{waiting}"
+                )
+        return None
+
+    def _numbering(self, world: World, seen: Observation, context: str) -> Problem:
+        """The lists hold each page once, none that is held, and none outside the pool."""
+        if seen.lists is None:
+            return None
+        pools = [(seen.lists[0] + seen.lists[1], self.config.pages, world.free, self._bound.owner, "")]
+        if self.config.swa_pages:
+            held = {page: uid for uid, page in self._bound.window.items() if uid not in world.gone}
+            pools.append(
+                (seen.lists[2] + seen.lists[3], self.config.swa_pages, world.swa_free, held, "window ")
+            )
+        for pages, capacity, free, owner, which in pools:
+            distinct = set(pages)
+            if (
+                len(pages) == free == len(distinct)
+                and not owner.keys() & distinct
+                and (not distinct or (min(distinct) >= 1 and max(distinct) <= capacity))
+            ):
+                continue
+            strict = context if context in ("GROUP", "RESTORE", "CLEAR") else ""
+            for page in pages:
+                if not 1 <= page <= capacity:
+                    return (
+                        strict or "RANGE",
+                        f"{which}page {page} is free, and the pool has pages 1 to {capacity}",
+                    )
+                if pages.count(page) > 1:
+                    return (
+                        strict or "UNIQUE",
+                        f"{which}page {page} is in the free list {pages.count(page)} times",
+                    )
+                if page in owner:
+                    operation, name = self._given[owner[page]]
+                    return (
+                        strict or "UNIQUE",
+                        f"{which}page {page} is in the free list, and operation {operation + 1} gave it to {name}",
+                    )
+            return (
+                context or "CONSERVE",
+                f"the free list has {len(pages)} {which}page(s), and {free} is right",
+            )
+        return None
+
+    def _mapping(self, world: World, seen: Observation) -> Problem:
+        """MAP: live full slots have the window slots that came with them, or 0; no two the same."""
+        if seen.mapping is None:
+            return None
+        size = self.config.page_size
+        claimed: dict[int, str] = {}
+        waiting = world.group.swa if world.group is not None else frozenset()
+        partly = world.group.parts if world.group is not None else {}
+        for name, request in world.requests.items():
+            for index, uid in enumerate(request.pages):
+                if not uid or uid in waiting or uid in partly:
+                    continue
+                count = min(size, request.length - request.base - index * size)
+                first = self._bound.page[uid] * size
+                got = seen.mapping[first : first + count]
+                if uid in world.gone:
+                    if any(got):
+                        return (
+                            "MAP",
+                            f"{name}'s slot {first} maps to {short(got)}, and its window half was given up",
+                        )
+                    continue
+                window = self._bound.window.setdefault(uid, got[0] // size)
+                right = tuple(range(window * size, window * size + count))
+                if got != right or not 1 <= window <= self.config.swa_pages:
+                    return (
+                        "MAP",
+                        f"{name}'s slots from {first} map to {short(got)}, and {short(right)} is right",
+                    )
+                if window in claimed:
+                    return "MAP", f"window page {window} serves {claimed[window]} and {name}"
+                claimed[window] = name
+        return None
+
+
+def _context(step: Step) -> str:
+    """The promise that an operation's state changes come under, where it has one of its own."""
+    match step.operation:
+        case ops.GroupBegin() | ops.GroupEnd():
+            return "GROUP"
+        case ops.Backup() | ops.Restore():
+            return "RESTORE"
+        case ops.Clear():
+            return "CLEAR"
+        case _:
+            in_group = isinstance(step.call, FreeCall) and step.before.group is not None
+            return "GROUP" if in_group else ""
+
+
+def _waiting(world: World) -> int:
+    return len(world.group.pages) + len(world.group.parts) if world.group is not None else 0

@@ -1,0 +1,61 @@
+"""A case made whole: every operation classified, and what every case ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oracle.ledger import Ledger
+from oracle.ops import Alloc, Case, Free, GroupEnd, Operation, Part
+from oracle.traits import Traits
+from oracle.world import Step, World
+
+PROBED_ONE_BY_ONE = 16
+
+
+def plan(case: Case, traits: Traits) -> list[Step]:
+    """The steps of a case, ready for a subject.
+
+    Every case ends by giving everything back and taking the whole pool, so that what was lost or doubled on
+    the way shows. A case ends with its first misuse; behind that the free pages are taken, to see whether
+    the pool still keeps its promises. These last steps are marked `probe`.
+    """
+    ledger = Ledger(case.config, traits)
+    world = ledger.start()
+    steps: list[Step] = []
+    for operation in case.operations:
+        step = ledger.step(world, operation)
+        steps.append(step)
+        world = step.after
+        if step.status == "misuse":
+            break
+    steps.extend(epilogue(ledger, world, misused=bool(steps) and steps[-1].status == "misuse"))
+    return steps
+
+
+def epilogue(ledger: Ledger, world: World, misused: bool) -> Iterator[Step]:
+    """The probing steps behind a case that ended in `world`."""
+    if world.group is not None:
+        step = ledger.step(world, GroupEnd())
+        if step.status == "misuse":
+            return
+        world = step.after
+        yield step._replace(probe=True)
+    for operation in _ending(ledger, world, misused):
+        step = ledger.step(world, operation)
+        world = step.after
+        yield step._replace(probe=True)
+
+
+def _ending(ledger: Ledger, world: World, misused: bool) -> Iterator[Operation]:
+    size = ledger.config.page_size
+    if misused:
+        free = min(world.free, world.swa_free) if ledger.config.swa_pages else world.free
+        for _ in range(min(free, PROBED_ONE_BY_ONE)):
+            yield Alloc("probe", size)
+        if free > PROBED_ONE_BY_ONE:
+            yield Alloc("probe", (free - PROBED_ONE_BY_ONE) * size)
+        return
+    if world.requests:
+        yield Free(tuple(Part(name) for name in world.requests))
+    capacity = min(ledger.config.pages, ledger.config.swa_pages or ledger.config.pages)
+    yield Alloc("drain", capacity * size)

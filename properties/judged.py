@@ -1,0 +1,69 @@
+"""One case on one subject, judged: the run that every check, the shrinker and the gate go through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from impl.subject import Subject
+from oracle.judge import Judge
+from oracle.ops import Case
+from oracle.plan import plan
+from oracle.verdict import Observation, Violation
+
+
+class HarnessError(Exception):
+    """The suite itself broke: nothing is known about the subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a case: the first violation, if any, and how many operations were judged before it."""
+
+    case: Case
+    violation: Violation | None
+    operations: int
+    answers: tuple[Observation, ...] = ()
+
+
+def judged(subject: Subject, case: Case, level: str, keep: bool = False) -> Outcome:
+    """Run a case and judge it. A violation that needs the caller to overwrite its tensors is an ALIAS.
+
+    keep: keep the answers, for a case file.
+    """
+    outcome = _once(subject, case, level, keep)
+    violation = outcome.violation
+    if violation is None or not case.config.overwrite or violation.code == "ALIAS":
+        return outcome
+    left_alone = replace(case, config=replace(case.config, overwrite=False))
+    if _once(subject, left_alone, level, keep=False).violation is not None:
+        return outcome
+    summary = f"{violation.summary}. It does not happen when the caller leaves alone the tensors that it gave and was given"
+    return replace(outcome, violation=replace(violation, code="ALIAS", summary=summary))
+
+
+def _once(subject: Subject, case: Case, level: str, keep: bool) -> Outcome:
+    traits = subject.traits(case.config)
+    steps = plan(case, traits)
+    judge = Judge(case.config, traits, level)
+    answers: list[Observation] = []
+    run = subject.run(case, steps)
+    seen = next(run)
+    violation = judge.begin(seen)
+    asked = 0
+    if violation is None:
+        for step in steps:
+            answer = next(run, None)
+            if answer is None:
+                raise HarnessError(
+                    f"{subject.name} stopped answering at operation {judge.index + 1} for no reason"
+                )
+            seen = answer
+            asked += step.call is not None
+            if keep:
+                answers.append(seen)
+            violation = judge.check(step, seen)
+            if violation is not None:
+                break
+        else:
+            violation = judge.end()
+    return Outcome(case, violation, asked, tuple(answers))

@@ -1,0 +1,245 @@
+"""Relations between runs: two cases that must come to the same, whatever numbers the subject chooses.
+
+Each relation makes two lists of operations out of three pieces of a generated case, and compares what comes
+after the point from which they must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from impl.subject import Space, Subject
+from oracle import ops
+from oracle.ledger import Ledger
+from oracle.ops import Case, Config, Grow, Operation, Part
+from oracle.plan import plan
+from oracle.traits import Traits
+from oracle.verdict import Observation, Violation, short
+from properties.judged import judged
+from properties.sources import Source, chance
+from properties.workload import NAMES, Workload, draw_config
+
+Pieces = tuple[tuple[Operation, ...], tuple[Operation, ...], tuple[Operation, ...]]
+STATE = (ops.Backup, ops.Restore, ops.CopyOut, ops.CopyIn)
+GROUPS = (ops.GroupBegin, ops.GroupEnd)
+LAST = "Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Two ways to the same state.
+
+    says: what is asserted. code: the promise that a difference breaks. needs: methods without which it says
+    nothing. build: both lists of operations from the pieces; they end with the same ones, the third piece.
+    exact: `always` compares slot numbers and lists, `ordered` where the subject claims an order, `never` only
+    what fits and what is left.
+    """
+
+    name: str
+    says: str
+    code: str
+    needs: frozenset[str]
+    build: Callable[[Pieces], tuple[list[Operation], list[Operation]]]
+    exact: str
+    middle: str = "any"
+    sorts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A relation on one pool, with its pieces; what the shrinker works on."""
+
+    relation: Relation
+    config: Config
+    pieces: Pieces
+
+    def cases(self) -> tuple[Case, Case]:
+        """The two cases."""
+        left, right = self.relation.build(self.pieces)
+        return Case(self.config, tuple(left)), Case(self.config, tuple(right))
+
+
+def _without(operations: Sequence[Operation], kinds: tuple[type, ...]) -> list[Operation]:
+    return [operation for operation in operations if not isinstance(operation, kinds)]
+
+
+def _restore(pieces: Pieces) -> tuple[list[Operation], list[Operation]]:
+    before, between, after = pieces
+    detour = [ops.Backup(LAST), *_without(between, STATE), ops.Restore(LAST)]
+    return [*before, *detour, *after], [*before, *after]
+
+
+def _clear(pieces: Pieces) -> tuple[list[Operation], list[Operation]]:
+    before, _, after = pieces
+    return [*_without(before, STATE), ops.Clear(), *after], list(after)
+
+
+def _refill(pieces: Pieces) -> tuple[list[Operation], list[Operation]]:
+    before, _, after = pieces
+    used = [*_without(before, (*STATE, *GROUPS)), ops.Free(tuple(Part(name) for name in NAMES)), ops.Merge()]
+    return [*used, *after], list(after)
+
+
+def _group(pieces: Pieces) -> tuple[list[Operation], list[Operation]]:
+    before, between, after = pieces
+    frees = [o for o in between if isinstance(o, ops.Free)]
+    at_once = ops.Free(tuple(part for free in frees for part in free.parts))
+    start = _without(before, (*GROUPS, *STATE))
+    return [*start, ops.GroupBegin(), *frees, ops.GroupEnd(), *after], [*start, at_once, *after]
+
+
+def _split(pieces: Pieces) -> tuple[list[Operation], list[Operation]]:
+    before, between, after = pieces
+    batch = _merged(between)
+    return [*before, ops.Extend(batch), *after], [*before, *(ops.Extend((g,)) for g in batch), *after]
+
+
+def _permuted(pieces: Pieces) -> tuple[list[Operation], list[Operation]]:
+    before, between, after = pieces
+    batch = _merged(between)
+    return [*before, ops.Extend(batch), *after], [*before, ops.Extend(batch[::-1]), *after]
+
+
+def _shared(pieces: Pieces) -> tuple[list[Operation], list[Operation]]:
+    before, between, after = pieces
+    batch = tuple(Grow(name, g.tokens, LAST) for name, g in zip(("Y", "X"), _merged(between), strict=False))
+    donor = ops.Extend((Grow(LAST, 1),)), *(ops.Extend((Grow(LAST, g.tokens),)) for g in _merged(between))
+    start = [*before, *donor]
+    return [*start, ops.Extend(batch), *after], [*start, *(ops.Extend((g,)) for g in batch), *after]
+
+
+def _merged(between: Sequence[Operation]) -> tuple[Grow, ...]:
+    """One batch out of all extends, each request once."""
+    found: dict[str, Grow] = {}
+    for operation in between:
+        if isinstance(operation, ops.Extend):
+            for item in operation.batch:
+                found.setdefault(item.request, Grow(item.request, item.tokens))
+    return tuple(found.values())
+
+
+_EXTEND = frozenset({"alloc_extend"})
+RELATIONS = (
+    Relation(
+        "restore", "Backup, anything, restore: everything after it is answered as without them.",
+        "RESTORE", frozenset({"backup_state", "restore_state"}), _restore, "always",
+    ),
+    Relation("clear", "After clear everything is answered as by a new allocator.", "CLEAR", frozenset(), _clear, "always"),
+    Relation(
+        "refill", "A pool that was used, drained and merged answers as a new one (with need_sort).",
+        "REUSE", frozenset({"merge_and_sort_free"}), _refill, "ordered", sorts=True,
+    ),
+    Relation(
+        "group", "A group of frees leaves what the same frees in one call leave.",
+        "GROUP", frozenset(), _group, "ordered", middle="frees",
+    ),
+    Relation(
+        "split", "A batch gets what its requests get one after the other.",
+        "CONSERVE", _EXTEND, _split, "never", middle="extends",
+    ),
+    Relation(
+        "permuted", "The order of requests in a batch changes neither whether it fits nor what is left.",
+        "CONSERVE", _EXTEND, _permuted, "never", middle="extends",
+    ),
+    Relation(
+        "shared prefix", "Two requests that start behind one shared prefix get slots of their own, together or apart.",
+        "UNIQUE", _EXTEND, _shared, "never", middle="extends",
+    ),
+)  # fmt: skip
+
+
+def applies(relation: Relation, space: Space, traits: Traits) -> bool:
+    """Whether a subject claims what a relation needs."""
+    return relation.needs <= traits.operations and (not relation.sorts or True in space.need_sort)
+
+
+def draw_pair(relation: Relation, source: Source, subject: Subject, level: str) -> Pair:
+    """A pool and three pieces of a workload on it."""
+    while True:
+        config = draw_config(source, subject.space, level)
+        if relation.sorts:
+            config = replace(config, need_sort=True)
+        if "alloc_extend" not in relation.needs or config.extends:
+            break
+        if set(subject.space.page_sizes) == {1} and subject.space.kind == "swa":
+            raise ValueError("no pool of this subject has extends")
+    traits = subject.traits(config)
+    workload = Workload(config, traits, source, misuse=False)
+    before = _made(workload, source, 1 + source.below(8))
+    world = workload.world
+    between: list[Operation]
+    if relation.middle == "frees":
+        names = sorted(world.requests)
+        between = [ops.Free((Part(name),)) for name in names if not chance(source, 3)]
+    elif relation.middle == "extends":
+        between = [workload._extend(source) for _ in range(1 + source.below(2))]
+        for operation in between:
+            workload.world = Ledger(config, traits).step(workload.world, operation).after
+    else:
+        between = _made(workload, source, 1 + source.below(8))
+    if relation.name in ("clear", "refill"):
+        workload = Workload(config, traits, source, misuse=False)
+    elif relation.name == "restore":
+        workload.world = world
+    after = _made(workload, source, 1 + source.below(8))
+    return Pair(relation, config, (tuple(before), tuple(between), tuple(after)))
+
+
+def _made(workload: Workload, source: Source, count: int) -> list[Operation]:
+    made = (workload.next(source) for _ in range(count))
+    return [operation for operation in made if operation is not None]
+
+
+def compare(subject: Subject, pair: Pair, level: str) -> tuple[Violation | None, int]:
+    """Run both cases; the violation where they differ or where one of them breaks the contract by itself."""
+    left, right = pair.cases()
+    if not _comparable(subject, pair, left, right):
+        return None, 0
+    first, second = judged(subject, left, level, keep=True), judged(subject, right, level, keep=True)
+    operations = first.operations + second.operations
+    for outcome in (first, second):
+        if outcome.violation is not None:
+            return outcome.violation, operations
+    relation = pair.relation
+    ordered = subject.traits(pair.config).dialect is not None
+    exact = relation.exact == "always" or (relation.exact == "ordered" and ordered)
+    count = len(pair.pieces[2])
+    start = len(left.operations) - count, len(right.operations) - count
+    for offset in range(min(len(first.answers) - start[0], len(second.answers) - start[1])):
+        a, b = first.answers[start[0] + offset], second.answers[start[1] + offset]
+        difference = _difference(a, b, exact)
+        if difference:
+            place = start[0] + offset
+            asked = ops.sentence(left.operations[place]) if offset < count else "draining the pool"
+            method = ops.name_of(left.operations[place]) if offset < count else "alloc"
+            summary = f"{relation.says} But {asked} {difference}"
+            return Violation(
+                relation.code, "fault", place, method, summary, f"relation {relation.name}"
+            ), operations
+    return None, operations
+
+
+def _comparable(subject: Subject, pair: Pair, left: Case, right: Case) -> bool:
+    """Whether the two must agree: pieces of a workload may have become misuse, and a batch that does not fit
+    is refused whole, while some of its requests would fit alone."""
+    traits = subject.traits(pair.config)
+    plans = plan(left, traits), plan(right, traits)
+    if any(step.status == "misuse" for steps in plans for step in steps):
+        return False
+    if pair.relation.middle != "extends":
+        return True
+    batch = plans[0][len(left.operations) - len(pair.pieces[2]) - 1]
+    return batch.status == "legal" and batch.fits
+
+
+def _difference(a: Observation, b: Observation, exact: bool) -> str:
+    if a.outcome != b.outcome:
+        return f"gave {a.outcome} in one run and {b.outcome} in the other"
+    if (a.available, a.full, a.window) != (b.available, b.full, b.window):
+        return f"left {a.available} slots in one run and {b.available} in the other"
+    if exact and a.slots != b.slots:
+        return f"got {short(a.slots)} in one run and {short(b.slots)} in the other"
+    if len(a.slots) != len(b.slots):
+        return f"got {len(a.slots)} slots in one run and {len(b.slots)} in the other"
+    return ""

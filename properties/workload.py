@@ -1,0 +1,351 @@
+"""Sensible workloads: pools, and operations that make sense where they come, with the corners where allocators break.
+
+One description with any `Source` of choices behind it. The generator asks the ledger, never a subject, so a
+case is whole before anybody runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from impl.subject import KV_SLOTS, Space
+from oracle import ops
+from oracle.ledger import Ledger
+from oracle.ops import Case, Config, Grow, Operation, Part
+from oracle.traits import Traits
+from oracle.world import Request, Step
+from properties.shapes import config_shapes, shapes
+from properties.sources import BytesSource, Source, chance, pick, weighted
+
+NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + tuple(
+    f"{a}{b}" for a in "ABC" for b in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
+SNAPSHOTS = ("S", "T")
+TRIES = 4
+HEAD, SLOT = 64, 33  # bytes of `decode_slots`
+NONE: frozenset[str] = frozenset()
+
+
+def draw_config(source: Source, space: Space, level: str, avoid: frozenset[str] = NONE) -> Config:
+    """A pool of the space: small ones mostly, some with many pages, since each is blind to other faults."""
+    page_size = pick(source, space.page_sizes)
+    pages = (1 + source.below(4), 5 + source.below(8), 20 + source.below(60), 100 + source.below(200))[
+        weighted(source, (10, 6, 2, 1))
+    ]
+    swa_pages = max(1, pages - source.below(1 + pages // 2)) if space.kind == "swa" else 0
+    if swa_pages and chance(source, 4):
+        pages, swa_pages = swa_pages, pages
+    config = Config(
+        kind=space.kind,
+        pages=pages,
+        page_size=page_size,
+        swa_pages=swa_pages,
+        need_sort=pick(source, space.need_sort) and "with need_sort" not in avoid,
+        debug=level == "hardened",
+        spare=source.below(page_size) if chance(source, 4) else 0,
+        overwrite=not chance(source, 4) and "overwriting tensors" not in avoid,
+        data=space.data and pages * page_size <= KV_SLOTS and chance(source, 4),
+    )
+    return replace(config, **space.fixed) if space.fixed else config
+
+
+class Workload:
+    """Makes operations, one after the other, in a world that it runs ahead with.
+
+    avoid: shapes (`properties.shapes`) that are not made: they trigger faults that are known already.
+    misuse: whether the case may end with a call that breaks a rule.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        traits: Traits,
+        source: Source,
+        avoid: frozenset[str] = NONE,
+        misuse: bool = True,
+    ) -> None:
+        self.config, self.avoid = config, avoid
+        self.ledger = Ledger(config, traits)
+        self.world = self.ledger.start()
+        large = config.pages >= 20
+        self._names = NAMES[: 40 if large else 2 + source.below(5)]
+        self._widest = (1, 3, 6, 24)[source.below(4)] if large else 1 + source.below(3)
+        self.over = False
+        self._makers, self._weights = self._habits(source, misuse)
+
+    def _habits(self, source: Source, misuse: bool) -> tuple[list[Callable[[Source], Operation]], list[int]]:
+        """Which operations this case likes, and how much: wild weights find more than equal ones."""
+        makers = [
+            (self._extend, "alloc_extend", 6), (self._decode, "alloc_decode", 4), (self._alloc, "alloc", 3),
+            (self._free, "free", 6), (self._cut, "free", 2), (self._free_swa, "free_swa", 3),
+            (self._group, "free_group_begin", 4), (self._merge, "merge_and_sort_free", 1),
+            (self._state, "backup_state", 2), (self._clear, "clear", 1), (self._copy, "get_cpu_copy", 1),
+        ]  # fmt: skip
+        have = self.ledger.traits.operations
+        if self.config.kind == "token" or not self.config.extends:
+            makers[2] = (self._alloc, "alloc", 12)
+        chosen = [
+            (maker, weight * pick(source, (1, 1, 2, 4, 0)))
+            for maker, method, weight in makers
+            if method in have
+        ]
+        if not any(weight for maker, weight in chosen if maker in (self._extend, self._decode, self._alloc)):
+            chosen = [(maker, weight or 3) for maker, weight in chosen]
+        if misuse and chance(source, 2):
+            chosen.append((self._misuse, 1))
+        return [maker for maker, _ in chosen], [weight for _, weight in chosen]
+
+    def next(self, source: Source) -> Operation | None:
+        """The next operation, or None where nothing that was drawn makes sense here. Moves the world on."""
+        for _ in range(TRIES):
+            operation = self._makers[weighted(source, self._weights)](source)
+            step = self.ledger.step(self.world, operation)
+            if self._sensible(step):
+                self.world = step.after
+                self.over = step.status == "misuse"
+                return operation
+        return None
+
+    def _sensible(self, step: Step) -> bool:
+        if step.status == "skip" or step.rule in self.ledger.traits.undefined:
+            return False
+        return not self.avoid or self.avoid.isdisjoint(shapes(step, self.config))
+
+    # -- allocations -----------------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        world = self.world
+        return min(world.free, world.swa_free) if self.config.swa_pages else world.free
+
+    def _name(self, source: Source) -> str:
+        return pick(source, self._names)
+
+    def _batch(self, source: Source) -> list[str]:
+        names = dict.fromkeys(self._name(source) for _ in range(1 + source.below(self._widest)))
+        return list(names) if not chance(source, 40) else []
+
+    def _growth(self, source: Source, request: Request | None, room: int) -> int:
+        """New tokens of a request: few, or up to, next to and across a page's end, or all that is left."""
+        size = self.config.page_size
+        inside = -(request.length if request else 0) % size or size
+        match source.below(10):
+            case 0 | 1:
+                return 1 + source.below(size)
+            case 2:
+                return inside
+            case 3:
+                return inside + 1
+            case 4:
+                return max(inside - 1, 0)
+            case 5:
+                return inside + size * (1 + source.below(2)) + source.below(3) - 1
+            case 6:
+                return inside + room * size
+            case 7:
+                return inside + room * size + 1
+            case 8:
+                return source.below(1 + inside + room * size)
+        return 0 if chance(source, 3) else 1 + source.below(3 * size)
+
+    def _extend(self, source: Source) -> Operation:
+        room = self._room()
+        batch = []
+        share = max(1, self._widest)
+        for name in self._batch(source):
+            request = self.world.requests.get(name)
+            prefix = ""
+            if request is None and self.world.requests and chance(source, 4):
+                prefix = pick(source, sorted(self.world.requests))
+            tokens = self._growth(source, request, room if chance(source, 3) else room // share)
+            batch.append(Grow(name, tokens, prefix))
+        return ops.Extend(tuple(batch))
+
+    def _decode(self, source: Source) -> Operation:
+        running = sorted(self.world.requests)
+        if running and not chance(source, 5):
+            first = source.below(len(running))
+            return ops.Decode(tuple(running[first : first + 1 + source.below(self._widest)]))
+        return ops.Decode(tuple(self._batch(source)))
+
+    def _alloc(self, source: Source) -> Operation:
+        size, room = self.config.page_size, self._room()
+        pages = (1, room, room + 1, 0, 1 + source.below(1 + room))[weighted(source, (8, 2, 2, 1, 4))]
+        return ops.Alloc(self._name(source), pages * size)
+
+    # -- frees -----------------------------------------------------------------------------------------
+
+    def _held(self, source: Source) -> str:
+        """Somebody who holds something, so that frees are not wasted."""
+        return pick(source, sorted(self.world.requests)) if self.world.requests else self._name(source)
+
+    def _free(self, source: Source) -> Operation:
+        if not self.world.requests and chance(source, 10):
+            return ops.Free(())
+        names = dict.fromkeys(self._held(source) for _ in range(1 + source.below(self._widest + 1)))
+        parts = [Part(name) for name in names]
+        if chance(source, 3):
+            parts = self._pieces(source, parts[0])
+        return ops.Free(tuple(parts))
+
+    def _pieces(self, source: Source, part: Part) -> list[Part]:
+        """Part of a request: whole pages of it, or, inside a group, what the group's end makes whole."""
+        request = self.world.requests.get(part.request)
+        if request is None:
+            return [part]
+        size, own = self.config.page_size, request.length - request.base
+        at = source.below(1 + own // size) * size
+        if self.world.group is not None and chance(source, 2):
+            at = source.below(1 + own)
+        head, tail = Part(part.request, 0, at), Part(part.request, at)
+        return list(pick(source, ((tail,), (head,), (tail, head), (head, tail))))
+
+    def _cut(self, source: Source) -> Operation:
+        name = self._held(source)
+        request = self.world.requests.get(name)
+        own = request.length - request.base if request else 1
+        return ops.Cut(name, 1 + source.below(own))
+
+    def _free_swa(self, source: Source) -> Operation:
+        name = self._held(source)
+        request = self.world.requests.get(name)
+        own = request.length - request.base if request else 1
+        if chance(source, 2):
+            return ops.FreeSwa((Part(name),))
+        first = source.below(own)
+        return ops.FreeSwa((Part(name, first, first + 1 + source.below(own - first)),))
+
+    def _group(self, source: Source) -> Operation:
+        group = self.world.group
+        if group is None:
+            return ops.GroupEnd() if chance(source, 8) else ops.GroupBegin()
+        open_pages = [uid for uid, mask in group.parts.items() if mask & (mask + 1)]
+        if open_pages:
+            owner = next(name for name, r in self.world.requests.items() if open_pages[0] in r.pages)
+            return ops.Free((Part(owner),))
+        return ops.GroupEnd()
+
+    # -- state -----------------------------------------------------------------------------------------
+
+    def _merge(self, source: Source) -> Operation:
+        return ops.Merge()
+
+    def _clear(self, source: Source) -> Operation:
+        return ops.Clear() if chance(source, 3) else ops.Merge()
+
+    def _state(self, source: Source) -> Operation:
+        if self.world.snapshots and not chance(source, 3):
+            return ops.Restore(pick(source, sorted(self.world.snapshots)))
+        return ops.Backup(pick(source, SNAPSHOTS))
+
+    def _copy(self, source: Source) -> Operation:
+        copied = sorted(self.world.copies)
+        if copied and chance(source, 2):
+            name = pick(source, copied)
+            held = self.world.requests.get(name)
+            if held is None and self.config.extends:
+                return ops.Extend((Grow(name, self.world.copies[name]),))
+            if held is None:
+                return ops.Alloc(name, self.world.copies[name])
+            return ops.CopyIn(name)
+        return ops.CopyOut(self._held(source))
+
+    # -- misuse ----------------------------------------------------------------------------------------
+
+    def _misuse(self, source: Source) -> Operation:
+        """A call that breaks a rule; the case ends with it."""
+        size = self.config.page_size
+        ghosts = sorted(self.world.ghosts)
+        wrong: list[Callable[[], Operation]] = [
+            lambda: ops.Alloc(self._name(source), -1 - source.below(size)),
+            lambda: ops.Alloc(self._name(source), source.below(2 * size) + 1),
+            lambda: ops.Free((), pick(source, ("padding", "foreign", "negative", "dtype"))),
+            lambda: ops.Free((Part(self._held(source), 1 + source.below(size)),)),
+            lambda: ops.Free((Part(name := self._held(source)), Part(name))),
+            lambda: (
+                ops.Free((Part(pick(source, ghosts), source.below(2)),), "again")
+                if ghosts
+                else ops.GroupBegin()
+            ),
+            lambda: ops.GroupBegin(),
+            lambda: replace(self._as_extend(source), flaw=pick(source, ops.EXTEND_FLAWS)),
+            lambda: replace(self._as_decode(source), flaw=pick(source, ("lengths", "last_loc", "dtype"))),
+            lambda: self._twice(source),
+        ]
+        return pick(source, wrong)()
+
+    def _as_extend(self, source: Source) -> ops.Extend:
+        operation = self._extend(source)
+        assert isinstance(operation, ops.Extend)
+        return operation
+
+    def _as_decode(self, source: Source) -> ops.Decode:
+        operation = self._decode(source)
+        assert isinstance(operation, ops.Decode)
+        return operation
+
+    def _twice(self, source: Source) -> Operation:
+        name = self._held(source)
+        return ops.Extend((Grow(name, 1), Grow(name, 1)))
+
+
+def generate(
+    source: Source,
+    space: Space,
+    claims: Callable[[Config], Traits],
+    level: str,
+    avoid: frozenset[str] = NONE,
+    length: int | None = None,
+    misuse: bool = True,
+) -> Case:
+    """A whole case. length: operations at most; None draws it."""
+    config = draw_config(source, space, level, avoid)
+    if not avoid.isdisjoint(config_shapes(config)):
+        config = _plainer(config, avoid)
+    workload = Workload(config, claims(config), source, avoid, misuse)
+    count = (
+        (4 + source.below(12), 12 + source.below(40))[weighted(source, (2, 1))] if length is None else length
+    )
+    made: list[Operation] = []
+    for _ in range(count):
+        operation = workload.next(source)
+        if operation is not None:
+            made.append(operation)
+        if workload.over:
+            break
+    return Case(config, tuple(made))
+
+
+def _plainer(config: Config, avoid: frozenset[str]) -> Config:
+    """The same pool without the shapes to avoid."""
+    if "with a page size that is no power of two" in avoid and config.page_size & (config.page_size - 1):
+        config = replace(config, page_size=4, spare=0)
+    if "with page size 1" in avoid and config.page_size == 1 and config.kind != "token":
+        config = replace(config, page_size=2)
+    return replace(
+        config,
+        spare=0 if "with slots to spare" in avoid else config.spare,
+        data=config.data and "with K and V" not in avoid,
+    )
+
+
+def decode_slots(
+    data: bytes, space: Space, claims: Callable[[Config], Traits], level: str, misuse: bool = True
+) -> Case:
+    """A case from bytes: a head for the pool, then fixed slots of one operation each; a slot of zeros is none.
+
+    Fixed slots let a shrinker drop an operation without moving the choices of those behind it.
+    """
+    head = BytesSource(data[:HEAD])
+    config = draw_config(head, space, level)
+    workload = Workload(config, claims(config), head, misuse=misuse)
+    made: list[Operation] = []
+    for at in range(HEAD, len(data), SLOT):
+        if workload.over:
+            break
+        if not data[at]:
+            continue
+        operation = workload.next(BytesSource(data[at + 1 : at + SLOT]))
+        if operation is not None:
+            made.append(operation)
+    return Case(config, tuple(made))
