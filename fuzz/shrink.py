@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from impl.subject import Space
 from oracle import ops
 from oracle.ops import Alloc, Case, Config, Cut, Extend, Free, FreeSwa, Grow, Operation, Part
 from properties.workload import NAMES
@@ -17,10 +18,12 @@ Holds = Callable[[Case], bool]
 class Shrinker:
     """Makes a case smaller as long as `holds` says that the finding is still there.
 
+    space: the pools that the subject can be made with; the case stays in it.
     runs: how often `holds` was asked; limit: how often it may be.
     """
 
     holds: Holds
+    space: Space
     limit: int = 600
     runs: int = 0
 
@@ -63,10 +66,17 @@ class Shrinker:
                 return case
 
     def _ask(self, case: Case) -> bool:
-        if self.runs >= self.limit:
+        if self.runs >= self.limit or not self._possible(case.config):
             return False
         self.runs += 1
         return self.holds(case)
+
+    def _possible(self, config: Config) -> bool:
+        fixed = self.space.fixed
+        if any(getattr(config, name) != value for name, value in fixed.items()):
+            return False
+        sizes = (fixed["page_size"],) if "page_size" in fixed else self.space.page_sizes
+        return config.page_size in sizes and (config.need_sort in self.space.need_sort)
 
 
 def _plainer_configs(case: Case) -> Iterator[Case]:
@@ -95,16 +105,33 @@ def _with(case: Case, **changes: Any) -> Iterator[Case]:
 
 
 def _rescaled(case: Case, page_size: int) -> Case:
-    """The same case on smaller pages: allocs shrink with them, so that they stay whole pages."""
+    """The same case on smaller pages: as many of them are filled, and as many partly."""
     old = case.config.page_size
-    operations = tuple(
-        replace(o, size=o.size // old * page_size + o.size % old)
-        if isinstance(o, Alloc) and o.size >= 0
-        else o
-        for o in case.operations
-    )
+
+    def scaled(value: int) -> int:
+        return value // old * page_size + min(value % old, page_size - 1) if value >= 0 else value
+
+    def part(p: Part) -> Part:
+        return Part(p.request, scaled(p.start), None if p.stop is None else scaled(p.stop))
+
+    operations: list[Operation] = []
+    for o in case.operations:
+        match o:
+            case Alloc(request, size):
+                operations.append(Alloc(request, scaled(size)))
+            case Extend(batch, flaw):
+                items = (Grow(g.request, scaled(g.tokens), g.prefix) for g in batch)
+                operations.append(Extend(tuple(items), flaw))
+            case Cut(request, tokens):
+                operations.append(Cut(request, scaled(tokens)))
+            case Free(parts, flaw):
+                operations.append(Free(tuple(map(part, parts)), flaw))
+            case FreeSwa(parts):
+                operations.append(FreeSwa(tuple(map(part, parts))))
+            case _:
+                operations.append(o)
     config = replace(case.config, page_size=page_size, spare=min(case.config.spare, page_size - 1))
-    return Case(config, operations)
+    return Case(config, tuple(operations))
 
 
 def _default(name: str) -> Any:

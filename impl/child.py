@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from impl.errors import SubjectError
+from oracle.batch import Batch
 from oracle.ops import Case, Config
 from oracle.plan import plan
 from oracle.traits import Traits
 from oracle.verdict import Observation
-from oracle.world import Step
+from oracle.world import Step, World
 
 if TYPE_CHECKING:
     from impl.session import Session
-    from impl.subject import LocalSubject, Space
 
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT = 300.0
@@ -44,41 +44,20 @@ class Descriptor:
     """What the process says of the subject that it loaded."""
 
     about: str
-    space: Space
+    space: Any
+    share: float
 
 
-class ChildSubject:
-    """A subject, driven in another process. Made with the name that `impl.names.local` understands."""
+class Child:
+    """A process that has loaded what a name stands for: `tier` is `allocator` or `kernel`."""
 
-    def __init__(self, name: str, path: str = "", device: str = "cpu") -> None:
+    def __init__(self, name: str, tier: str, path: str = "", device: str = "cpu") -> None:
         self.name, self.device = name, device
-        self._path = path
+        self._tier, self._path = tier, path
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._errors: IO[bytes] | None = None
         self._serial = 0
-        described = self._call("describe")
-        self.about, self.space = described.about, described.space
-        self._claims: dict[Config, Traits] = {}
-
-    def traits(self, config: Config) -> Traits:
-        """What is claimed of the allocator with this pool."""
-        if config not in self._claims:
-            self._claims[config] = self._call("traits", config)
-        return self._claims[config]
-
-    def open(self, config: Config) -> ChildDriver:
-        """A new allocator in the process, to be driven step by step."""
-        return ChildDriver(self, config)
-
-    def run(self, case: Case, steps: Sequence[Step]) -> Iterator[Observation]:
-        """A new allocator's first look, then its answer to each step; they are all made at once."""
-        serial = self._send("run", case)
-        for _ in range(1 + len(steps)):
-            seen = self._observation(serial)
-            yield seen
-            if seen.outcome == "crashed":
-                return
 
     def close(self) -> None:
         """End the process."""
@@ -150,6 +129,7 @@ class ChildSubject:
             "-c",
             LAUNCH,
             str(theirs.fileno()),
+            self._tier,
             self.name,
             self._path,
             self.device,
@@ -161,6 +141,48 @@ class ChildSubject:
         )  # fmt: skip
         theirs.close()
         self._connection = Connection(ours.detach())
+
+
+class ChildSubject(Child):
+    """An allocator, driven in another process. Made with a name that `impl.names.local` understands."""
+
+    def __init__(self, name: str, path: str = "", device: str = "cpu") -> None:
+        super().__init__(name, "allocator", path, device)
+        described = self._call("describe")
+        self.about, self.space, self.share = described.about, described.space, described.share
+        self._claims: dict[Config, Traits] = {}
+
+    def traits(self, config: Config) -> Traits:
+        """What is claimed of the allocator with this pool."""
+        if config not in self._claims:
+            self._claims[config] = self._call("traits", config)
+        return self._claims[config]
+
+    def open(self, config: Config) -> ChildDriver:
+        """A new allocator in the process, to be driven step by step."""
+        return ChildDriver(self, config)
+
+    def run(self, case: Case, steps: Sequence[Step]) -> Iterator[Observation]:
+        """A new allocator's first look, then its answer to each step; they are all made at once."""
+        serial = self._send("run", case)
+        for _ in range(1 + len(steps)):
+            seen = self._observation(serial)
+            yield seen
+            if seen.outcome == "crashed":
+                return
+
+
+class ChildEngine(Child):
+    """An index engine, run in another process. Made with a name that `impl.engines.local_engine` understands."""
+
+    def __init__(self, name: str, device: str = "cpu") -> None:
+        super().__init__(name, "kernel", device=device)
+        described = self._call("describe")
+        self.about, self.share = described.about, described.share
+
+    def run_batch(self, batch: Batch, dtype: str) -> Observation:
+        """Run one batch between guard zones, over there."""
+        return self._observation(self._send("batch", batch, dtype))
 
 
 class ChildDriver:
@@ -177,9 +199,11 @@ class ChildDriver:
     def apply(self, step: Step) -> Observation:
         """The answer to one step."""
         # The worlds stay here: a session looks at the step alone.
-        return self._subject._observation(
-            self._subject._send("apply", step._replace(before=None, after=None))
-        )  # type: ignore[arg-type]
+        bare = step._replace(before=_NOWHERE, after=_NOWHERE)
+        return self._subject._observation(self._subject._send("apply", bare))
+
+
+_NOWHERE = World(0, 0, {}, None, frozenset(), {}, {}, {})
 
 
 # -- the other side ------------------------------------------------------------------------------------
@@ -187,17 +211,18 @@ class ChildDriver:
 
 def main() -> None:
     """Load the subject that the command line names, and serve workers until the parent is gone."""
-    descriptor, name, path, device = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
-    connection = Connection(descriptor)
+    tier, name, path, device = sys.argv[2:6]
+    connection = Connection(int(sys.argv[1]))
     # Last of all the folder that we were started in, for the user's own modules.
     sys.path.append(os.getcwd())
     import torch
 
+    from impl.engines import local_engine
     from impl.names import local
 
     torch.set_num_threads(1)  # forking needs a process without threads
     try:
-        subject = local(name, path=path, device=device)
+        subject = local_engine(name, device) if tier == "kernel" else local(name, path=path, device=device)
     except Exception as error:
         known = type(error).__name__ == "SubjectError"
         serial, *_ = connection.recv()
@@ -227,7 +252,7 @@ class Worker:
     current: memory shared with the process that forks workers, for the serial number of the request at hand.
     """
 
-    def __init__(self, connection: Connection, subject: LocalSubject, current: mmap.mmap) -> None:
+    def __init__(self, connection: Connection, subject: Any, current: mmap.mmap) -> None:
         self._connection, self._subject, self._current = connection, subject, current
         self._driver: Session | None = None
         self._serial = 0
@@ -255,7 +280,9 @@ class Worker:
         subject = self._subject
         match what:
             case "describe":
-                self._say("answer", Descriptor(subject.about, subject.space))
+                self._say("answer", Descriptor(subject.about, getattr(subject, "space", None), subject.share))
+            case "batch":
+                self._say("seen", subject.run_batch(*arguments))
             case "traits":
                 self._say("answer", subject.traits(arguments[0]))
             case "open":

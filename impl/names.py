@@ -99,7 +99,7 @@ def local(name: str, path: str = "", device: str = "cpu") -> LocalSubject:
     elif base in plug_ins():
         subject = _made(name, plug_ins()[base].load(), device)
     elif ":" in base:
-        subject = _made(name, _imported(base), device)
+        subject = _made(name, imported(base), device)
     else:
         raise SubjectError(_unknown(name))
     return _fixed(subject, parsed)
@@ -138,7 +138,7 @@ def _fixed(subject: LocalSubject, parsed: Name) -> LocalSubject:
     return replace(subject, space=replace(space, fixed=fixed)) if fixed else subject
 
 
-def _imported(base: str) -> Any:
+def imported(base: str) -> Any:
     """What `package.module:attribute` stands for."""
     module_name, _, attribute = base.partition(":")
     try:

@@ -110,7 +110,11 @@ class Session:
             return self._ask_batch(call, taken)
         if isinstance(call, FreeCall):
             index = self._flawed(call, taken) if call.flaw else self._tensor(self.slots(call.runs), taken)
-            return allocator.free_swa(index) if call.swa else allocator.free(index)
+            if call.swa:
+                return allocator.free_swa(index)
+            return (
+                self._free_full(call, taken) if call.gone and self.traits.free_full else allocator.free(index)
+            )
         if isinstance(call, CopyCall):
             index = self._tensor(self.slots(call.runs), taken)
             contents = self._kv
@@ -124,6 +128,15 @@ class Session:
                     contents.copied(call)
             return None
         return self._ask_state(call)
+
+    def _free_full(self, call: FreeCall, taken: list[torch.Tensor]) -> None:
+        """A free for an allocator that wants `free_full` where the window half is gone."""
+        whole = [run for run in call.runs if run[0] not in call.gone]
+        if whole:
+            self.allocator.free(self._tensor(self.slots(whole), taken))
+        self.allocator.free_full(
+            self._tensor(self.slots(run for run in call.runs if run[0] in call.gone), taken)
+        )
 
     def _ask_state(self, call: StateCall) -> Any:
         if call.method == "backup_state":
@@ -146,7 +159,7 @@ class Session:
             case "negative":
                 return self._tensor(range(-size, 0), taken)
             case "dtype":
-                return self._tensor(range(size, 2 * size), taken, torch.float32)
+                return self._tensor(self.slots(call.runs), taken, torch.float32)
         return self._tensor(self.slots(call.runs), taken)
 
     def _ask_batch(self, call: BatchCall, taken: list[torch.Tensor]) -> Any:

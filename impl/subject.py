@@ -22,6 +22,7 @@ from oracle.verdict import Observation
 from oracle.world import Step
 
 KV_SHAPE = {"layers": 2, "heads": 1, "head_dim": 2, "dtype": torch.float32}
+INTERPRETED_SHARE = 0.1  # Triton's interpreter takes milliseconds an operation
 KV_SLOTS = 1024  # K and V are checked on pools up to this size
 
 
@@ -29,6 +30,7 @@ KV_SLOTS = 1024  # K and V are checked on pools up to this size
 class Space:
     """Which pools a subject can be made with: every generated configuration is drawn from here.
 
+    small: only pools of few pages and narrow batches, for subjects that take milliseconds a request.
     `fixed` holds what the subject's name asks for in brackets, by field name of `oracle.ops.Config`.
     """
 
@@ -36,6 +38,7 @@ class Space:
     page_sizes: tuple[int, ...] = (1,)
     need_sort: tuple[bool, ...] = (False, True)
     data: bool = True
+    small: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -56,6 +59,7 @@ class Subject(Protocol):
     about: str
     space: Space
     device: str
+    share: float  # how much of a budget's examples it gets: slow subjects less than 1
 
     def traits(self, config: Config) -> Traits:
         """What is claimed of the allocator with this pool."""
@@ -80,6 +84,7 @@ class LocalSubject:
     make: Callable[[Config], Bench]
     claims: Callable[[Config], Traits]
     device: str = "cpu"
+    share: float = 1.0
 
     def traits(self, config: Config) -> Traits:
         """What is claimed of the allocator with this pool."""
@@ -157,7 +162,11 @@ def own(part: str, device: str = "cpu", engine: str = "", name: str = "") -> Loc
         return _claims(part, config.debug, config.page_size)
 
     about = f"kvassay's own {part} allocator" + (f" on the {engine} engine" if engine else "")
-    return LocalSubject(name or part, about, Space(kind, sizes), make, claims, device)
+    interpreted = engine == "triton" and device == "cpu"
+    share = INTERPRETED_SHARE if interpreted else 1.0
+    return LocalSubject(
+        name or part, about, Space(kind, sizes, small=interpreted), make, claims, device, share
+    )
 
 
 def _engine(engine: str, part: str) -> IndexEngine | None:

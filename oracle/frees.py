@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def free(ledger: Ledger, world: World, operation: ops.Free) -> Step:
     """`free` of parts of requests, or of what is wrong on purpose."""
     if operation.flaw:
-        return _flawed_free(world, operation)
+        return _flawed_free(world, operation, ledger.config.page_size)
     page_size = ledger.config.page_size
     runs: list[Run] = []
     for part in operation.parts:
@@ -40,7 +40,7 @@ def free(ledger: Ledger, world: World, operation: ops.Free) -> Step:
     return _give_back(ledger, world, operation, tuple(runs))
 
 
-def _flawed_free(world: World, operation: ops.Free) -> Step:
+def _flawed_free(world: World, operation: ops.Free, page_size: int) -> Step:
     """A free that is wrong on purpose: of a number that was never given, or of what was freed already."""
     if operation.flaw == "again":
         runs: list[Run] = []
@@ -52,13 +52,20 @@ def _flawed_free(world: World, operation: ops.Free) -> Step:
         if not runs:
             return skipped(world, operation)
         return misused(world, operation, "twice", FreeCall(tuple(runs), flaw="again"))
+    if operation.flaw == "dtype":
+        named = (world.requests[part.request] for part in operation.parts if part.request in world.requests)
+        live = tuple(run for request in named for run in runs_of(world, request, page_size))
+        if not live:
+            return skipped(world, operation)
+        return misused(world, operation, "dtype", FreeCall(live, flaw="dtype"))
     rule = {"negative": "foreign"}.get(operation.flaw, operation.flaw)
     return misused(world, operation, rule, FreeCall((), flaw=operation.flaw))
 
 
 def _give_back(ledger: Ledger, world: World, operation: Operation, runs: tuple[Run, ...]) -> Step:
     """A free of live slots, now or at the end of the open group."""
-    call = FreeCall(runs)
+    gone = world.gone | world.group.swa if world.group is not None else world.gone
+    call = FreeCall(runs, gone=frozenset(uid for uid, _, _ in runs if uid in gone) if gone else gone)
     page_size = ledger.config.page_size
     masks: dict[int, int] = {}
     for uid, low, high in runs:

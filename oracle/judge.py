@@ -46,6 +46,7 @@ class Judge:
         self._first_lists: tuple[tuple[int, ...], ...] | None = None
         self._misuse: Step | None = None
         self._noticed = True
+        self._over = False  # nothing that follows can be told right from wrong
         self._freed_before = False
 
     def slot(self, slot: Slot) -> int:
@@ -74,14 +75,14 @@ class Judge:
     def check(self, step: Step, seen: Observation) -> Violation | None:
         """Judge the answer to one operation of the plan; None when it is allowed."""
         index, self.index = self.index, self.index + 1
-        if step.status == "skip":
+        if step.status == "skip" or self._over:
             return None
         if step.status == "misuse":
             self._misuse, self._noticed = step, seen.outcome == "raised"
         problem = self._surroundings(step, seen)
         if problem is None:
             problem = self._refusal(step, seen) if step.status == "misuse" else self._answer(step, seen)
-        if problem is None:
+        if problem is None and not self._over:
             problem = self._state(step, seen)
         if problem is None and self._parity is not None and step.status == "legal":
             problem = self._parity.compare(step, seen, self.slot, self.slots)
@@ -91,10 +92,12 @@ class Judge:
         wrong = self._misuse
         if wrong is None:
             method = ops.name_of(step.operation)
-            return Violation(code, "fault", index, method, sentence, symptom_of(seen))
+            symptom = symptom_of(seen) if step.fits else f"{symptom_of(seen)}, no fit"
+            return Violation(code, "fault", index, method, sentence, symptom)
         asked = f"{ops.sentence(wrong.operation)} breaks a rule ({RULES[wrong.rule]})"
         fate = "is refused, but" if self._noticed else "is not refused, and"
-        return self._misused(code, index, f"{asked}, {fate} then: {sentence}", symptom_of(seen))
+        symptom = "refused" if self._noticed else "accepted"
+        return self._misused(code, index, f"{asked}, {fate} then: {sentence}", symptom)
 
     def end(self) -> Violation | None:
         """Judge what only the end shows: misuse that nobody noticed, where it has to be refused."""
@@ -125,20 +128,50 @@ class Judge:
         return None
 
     def _refusal(self, step: Step, seen: Observation) -> Problem:
-        """Misuse: an error is right; an answer is judged by what it holds."""
-        call = step.call
+        """Misuse: an error is right. What an answer gave away is judged by itself, and ends the case."""
         if seen.outcome == "odd":
             return "TYPE", f"answered with {seen.error}"
-        if seen.outcome != "slots" or not isinstance(call, (AllocCall, BatchCall)):
+        if isinstance(step.call, AllocCall | BatchCall) and seen.outcome == "slots":
+            self._over = True
+            return self._gift(step, seen)
+        # Whether indices of the wrong type were understood can't be told from outside.
+        self._over = step.rule == "dtype" and seen.outcome == "done"
+        return None
+
+    def _gift(self, step: Step, seen: Observation) -> Problem:
+        """What was handed out to a call that breaks a rule: sound slots, and no page less than they need."""
+        size = self.config.page_size
+        if seen.lists is not None:
+            listed = seen.lists[0] + seen.lists[1]
+            if len(set(listed)) < len(listed) or not self._bound.owner.keys().isdisjoint(listed):
+                return (
+                    "UNIQUE",
+                    f"a page that is held, or one page twice, is free: {lists_in_words(seen.lists)}",
+                )
+        if step.rule in ("lengths", "shrinks"):
+            # How many slots were meant can't be said; capacity from nowhere can.
+            room = min(step.before.free, step.before.swa_free) if self.config.swa_pages else step.before.free
+            if seen.available is not None and seen.available > room * size:
+                return "CONSERVE", f"available_size() rose to {seen.available} from {room * size}"
             return None
         if len(seen.slots) != step.tokens:
-            return "EXHAUST", f"{step.tokens} slots were asked for and {len(seen.slots)} given"
-        for slot in seen.slots:
-            page = slot // self.config.page_size
-            if not 1 <= page <= self.config.pages:
-                return "RANGE", f"slot {slot} was given, which lies in no page of the pool"
+            return "EXHAUST", f"it was granted {len(seen.slots)} slot(s) for {step.tokens}"
+        stray = self._stray(seen.slots)
+        if stray:
+            return stray
         if len(set(seen.slots)) < len(seen.slots):
             return "UNIQUE", "one slot was given twice in one answer"
+        new = {slot // size for slot in seen.slots} - self._bound.owner.keys()
+        free = step.before.free - len(new)
+        if seen.full is not None and seen.full != free * size:
+            return "CONSERVE", f"full_available_size() says {seen.full} and {free * size} is right"
+        if seen.full is None and seen.available is not None and seen.available != free * size:
+            return "CONSERVE", f"available_size() says {seen.available} and {free * size} is right"
+        if seen.lists is not None and not new.isdisjoint(seen.lists[0] + seen.lists[1]):
+            return "UNIQUE", "a page that it was granted is in the free list as well"
+        window = [seen.mapping[slot] for slot in seen.slots] if seen.mapping is not None else []
+        if any(0 < slot < size for slot in window):
+            return "MAP", f"what it was granted maps to the window's padding page: {short(tuple(window))}"
         return None
 
     def _answer(self, step: Step, seen: Observation) -> Problem:
@@ -280,8 +313,12 @@ class Judge:
 
     def _state(self, step: Step, seen: Observation) -> Problem:
         world = step.after if step.status == "legal" else step.before
-        refused = seen.outcome == "raised" or not step.fits or step.status == "misuse"
-        code = _context(step) or ("ATOMIC" if refused else "")
+        refused = seen.outcome == "raised" or not step.fits
+        code = (
+            ""
+            if self._misuse is not None and not refused
+            else _context(step) or ("ATOMIC" if refused else "")
+        )
         return (
             self._numbers(world, seen, code)
             or self._numbering(world, seen, code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oracle.ledger import Ledger
-from oracle.ops import Alloc, Case, Free, GroupEnd, Operation, Part
+from oracle.ops import Alloc, Case, Extend, Free, GroupEnd, Grow, Operation, Part
 from oracle.traits import Traits
 from oracle.world import Step, World
 
@@ -47,15 +47,19 @@ def epilogue(ledger: Ledger, world: World, misused: bool) -> Iterator[Step]:
 
 
 def _ending(ledger: Ledger, world: World, misused: bool) -> Iterator[Operation]:
-    size = ledger.config.page_size
     if misused:
         free = min(world.free, world.swa_free) if ledger.config.swa_pages else world.free
         for _ in range(min(free, PROBED_ONE_BY_ONE)):
-            yield Alloc("probe", size)
+            yield _take(ledger, "probe", 1)
         if free > PROBED_ONE_BY_ONE:
-            yield Alloc("probe", (free - PROBED_ONE_BY_ONE) * size)
+            yield _take(ledger, "probe", free - PROBED_ONE_BY_ONE)
         return
     if world.requests:
         yield Free(tuple(Part(name) for name in world.requests))
-    capacity = min(ledger.config.pages, ledger.config.swa_pages or ledger.config.pages)
-    yield Alloc("drain", capacity * size)
+    yield _take(ledger, "drain", min(ledger.config.pages, ledger.config.swa_pages or ledger.config.pages))
+
+
+def _take(ledger: Ledger, name: str, pages: int) -> Operation:
+    """Whole pages, by the operation that the subject has for it."""
+    tokens = pages * ledger.config.page_size
+    return Alloc(name, tokens) if "alloc" in ledger.traits.operations else Extend((Grow(name, tokens),))

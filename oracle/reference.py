@@ -21,7 +21,8 @@ class Pool:
     """Pages 1 to `pages`, in the order of a dialect. A token pool is one with `page_size` 1."""
 
     def __init__(self, pages: int, page_size: int, need_sort: bool, dialect: Dialect) -> None:
-        self.pages, self.page_size, self.need_sort, self.dialect = pages, page_size, need_sort, dialect
+        self.pages, self.page_size, self.dialect = pages, page_size, dialect
+        self.need_sort = need_sort or dialect.always_sorts
         self.free_list = list(range(1, pages + 1))
         self.release_list: list[int] = []
 
@@ -66,9 +67,9 @@ class Pool:
         """The new slots of each request, request after request, token after token."""
         size, batch = self.page_size, len(prefix)
         new = [ceil_div(s, size) - ceil_div(p, size) for p, s in zip(prefix, seq, strict=True)]
-        bound = batch * ceil_div(sum(seq) - sum(prefix), size) if not decode else batch
         rule = self.dialect.merge_decode if decode else self.dialect.merge_extend
-        pages = self.take(sum(new), bound if rule == "bound" else sum(new))
+        demand = self._demand(rule, batch, sum(seq) - sum(prefix), sum(new), decode)
+        pages = self.take(sum(new), demand)
         if pages is None:
             return None
         answer: list[int] = []
@@ -80,13 +81,26 @@ class Pool:
             answer += fresh[: s - p - inside]
         return answer
 
+    def _demand(self, rule: str, batch: int, tokens: int, need: int, decode: bool) -> int:
+        """What a dialect compares with the free list before it merges."""
+        match rule:
+            case "bound":
+                return batch if decode else batch * ceil_div(tokens, self.page_size)
+            case "loose":
+                return tokens // self.page_size + batch + 1
+            case "always":
+                return len(self.free_list) + 1
+        return need
+
     def free(self, slots: list[int]) -> None:
         """The pages of the slots, each once."""
         if not slots:
             return
         pages = dict.fromkeys(slot // self.page_size for slot in slots)
-        staged = self.release_list if self.need_sort else self.free_list
-        joined = sorted(pages) + staged if self.dialect.front else staged + list(pages)
+        listed = self.release_list if self.need_sort else self.free_list
+        back = sorted(pages) if self.dialect.front else list(pages)
+        first = self.dialect.staged_front if self.need_sort else self.dialect.front
+        joined = back + listed if first else listed + back
         if self.need_sort:
             self.release_list = joined
         else:

@@ -39,19 +39,23 @@ OPTIONAL = frozenset(
 class Dialect:
     """The exact order of an implementation that claims one (SPEC.md, The exact order).
 
-    `front`: freed pages go before the list, sorted and distinct; else behind it, as given.
-    `merge_extend`, `merge_decode`: what demand is compared with the free list before staged pages are
-    merged: `bound` (batch size times pages of the whole batch), `exact` (pages really needed).
+    front: freed pages go before the list, sorted and distinct; else behind it, as given. staged_front: the
+    same for those that wait to be merged. always_sorts: freed pages always wait, with need_sort or without.
+    merge_extend, merge_decode: the demand that is compared with the free list before waiting pages are merged:
+    `bound` (batch size times pages of the whole batch; for a decode the batch size), `exact` (pages really
+    needed), `loose` (pages of the whole batch, one for each request, and one), `always`.
     """
 
     name: str
     front: bool
+    staged_front: bool
+    always_sorts: bool = False
     merge_extend: str = "bound"
     merge_decode: str = "bound"
 
 
-SEED_TOKEN = Dialect("seed token", front=False)
-SEED_PAGED = Dialect("seed paged", front=True)
+SEED_TOKEN = Dialect("seed token", front=False, staged_front=False)
+SEED_PAGED = Dialect("seed paged", front=True, staged_front=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Traits:
     dtypes: index dtype of each operation's answer, by method name; `default_dtype` for the others.
     undefined: misuse (`RULES`) whose outcome the subject leaves open; it is not generated.
     swa_now: `free_swa` inside a group takes effect at once, instead of at the group's end.
-    restore: a snapshot brings back open groups, and may be restored more than once.
+    free_full: slots whose window half is gone are freed with `free_full`, and not with `free`.
     dialect: its exact order, or None where it claims none (then there is no parity level).
     """
 
@@ -71,6 +75,7 @@ class Traits:
     dtypes: dict[str, str] = field(default_factory=dict)
     undefined: frozenset[str] = frozenset()
     swa_now: bool = False
+    free_full: bool = False
     dialect: Dialect | None = None
 
     def dtype_of(self, method: str) -> str:

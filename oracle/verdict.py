@@ -53,8 +53,12 @@ class Violation:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What makes two violations the same finding while a case is shrunk."""
-        return self.code, self.kind, self.operation, self.symptom, self.rule
+        """What makes two violations the same finding while a case is shrunk.
+
+        How harm shows after misuse is chance: there the rule says enough.
+        """
+        code = self.code if self.kind == "fault" or self.code == "REJECT" else ""
+        return code, self.kind, self.operation, self.symptom, self.rule
 
 
 Problem: TypeAlias = tuple[str, str] | None  # code and sentence

@@ -77,11 +77,12 @@ class BatchCall(NamedTuple):
 
 
 class FreeCall(NamedTuple):
-    """`free(slots)` or `free_swa(slots)`."""
+    """`free(slots)` or `free_swa(slots)`; `gone` names the pages whose window half was given up before."""
 
     runs: tuple[Run, ...]
     swa: bool = False
     flaw: str = ""
+    gone: frozenset[int] = frozenset()
 
 
 class StateCall(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from impl.subject import Subject
 from oracle.judge import Judge
-from oracle.ops import Case
+from oracle.ops import Case, config_sentence, sentence
 from oracle.plan import plan
 from oracle.verdict import Observation, Violation
 
@@ -35,7 +35,8 @@ def judged(subject: Subject, case: Case, level: str, keep: bool = False) -> Outc
     if violation is None or not case.config.overwrite or violation.code == "ALIAS":
         return outcome
     left_alone = replace(case, config=replace(case.config, overwrite=False))
-    if _once(subject, left_alone, level, keep=False).violation is not None:
+    other = _once(subject, left_alone, level, keep=False).violation
+    if other is not None and other.index <= violation.index:
         return outcome
     summary = f"{violation.summary}. It does not happen when the caller leaves alone the tensors that it gave and was given"
     return replace(outcome, violation=replace(violation, code="ALIAS", summary=summary))
@@ -67,3 +68,15 @@ def _once(subject: Subject, case: Case, level: str, keep: bool) -> Outcome:
         else:
             violation = judge.end()
     return Outcome(case, violation, asked, tuple(answers))
+
+
+class Broken(AssertionError):
+    """A subject broke a promise: what a property raises, with the case in it."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        violation = outcome.violation
+        assert violation is not None
+        lines = [f"{violation.code}: {violation.summary}", f"  on a {config_sentence(outcome.case.config)}"]
+        lines += [f"  {at + 1}. {sentence(o)}" for at, o in enumerate(outcome.case.operations)]
+        super().__init__("\n".join(lines))

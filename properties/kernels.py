@@ -9,18 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
-from impl.paged import IndexEngine
+from impl.engines import SENTINEL, EngineSubject
 from oracle.batch import Batch, answer, explain_difference
-from oracle.verdict import Violation, short
+from oracle.verdict import Violation, short, symptom_of
 from properties.sources import Source, chance, pick, weighted
 
-ZONE = 96
 PAGE_SIZES = (1, 2, 3, 4, 5, 8, 12, 16, 64, 100, 128)
-# Far outside every pool that is drawn here, and small enough that 128 times it is an int32.
-SENTINEL = 9_000_001
-DTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 
 def draw_batch(source: Source, largest: int = 300) -> Batch:
@@ -57,50 +51,28 @@ def _shuffled(source: Source, count: int) -> list[int]:
     return pages
 
 
-def check_batch(
-    engine: IndexEngine, batch: Batch, dtype: str = "int64", device: str = "cpu"
-) -> Violation | None:
-    """Run one batch between guard zones; the violation, if there is one."""
-    index = DTYPES[dtype]
-    guarded = {
-        "prefix_lens": _Guarded(batch.prefix, torch.int64, device),
-        "seq_lens": _Guarded(batch.seq, torch.int64, device),
-        "last_loc": _Guarded(batch.last, torch.int64, device),
-        "free_pages": _Guarded(batch.free, index, device),
-        "out": _Guarded((SENTINEL,) * batch.total, index, device),
-    }
-    out = guarded["out"]
+def check_batch(subject: EngineSubject, batch: Batch, dtype: str) -> Violation | None:
+    """Run one batch; the violation, if there is one."""
+    seen = subject.run_batch(batch, dtype)
     method = "alloc_decode" if batch.decode else "alloc_extend"
-    try:
-        arguments = [guarded[name].inner for name in ("seq_lens", "last_loc", "free_pages", "out")]
-        if batch.decode:
-            engine.decode(*arguments, batch.page_size)
-        else:
-            engine.extend(guarded["prefix_lens"].inner, *arguments, batch.page_size)
-    except Exception as error:
-        kind = type(error).__name__
-        return Violation(
-            "EXHAUST",
-            "fault",
-            0,
-            method,
-            f"a batch of {len(batch.seq)} raised {kind}: {error}",
-            f"raised {kind}",
-        )
-    for name, argument in guarded.items():
-        spoilt = argument.spoilt(inner=name != "out")
-        if spoilt:
-            return Violation("GUARD", "fault", 0, method, f"{method} wrote {spoilt} of {name}", "zone")
-    got = tuple(out.inner.tolist())
-    if got == tuple(answer(batch)):
+    asked = f"{method} of {len(batch.seq)} request(s), page size {batch.page_size}, {dtype}"
+
+    def violation(code: str, sentence: str) -> Violation:
+        return Violation(code, "fault", 0, method, f"{asked}: {sentence}", symptom_of(seen))
+
+    if seen.outcome == "crashed":
+        return violation("GUARD", f"the engine's process died ({seen.error})")
+    if seen.outcome != "slots":
+        return violation("EXHAUST", f"raised {seen.error}")
+    if seen.guard:
+        return violation("GUARD", seen.guard)
+    if seen.slots == tuple(answer(batch)):
         return None
-    difference = explain_difference(batch, list(got)) or f"answered {short(got)}"
-    code = _code(batch, got)
+    code = _code(batch, seen.slots)
+    difference = explain_difference(batch, seen.slots) or short(seen.slots)
     if code == "GUARD":
-        difference = f"a value from outside the arguments, or a lane that nothing wrote, is in the answer: {difference}"
-    return Violation(
-        code, "fault", 0, method, f"{method} of {len(batch.seq)} request(s): {difference}", "wrong"
-    )
+        difference = f"a value from outside the arguments, or a lane that nothing wrote, is in the answer; {difference}"
+    return violation(code, difference)
 
 
 def _code(batch: Batch, got: tuple[int, ...]) -> str:
@@ -114,39 +86,11 @@ def _code(batch: Batch, got: tuple[int, ...]) -> str:
     return "UNIQUE" if len(set(got)) < len(got) else "ALIGN"
 
 
-class _Guarded:
-    """A tensor between two zones that are filled with a sentinel."""
-
-    def __init__(self, values: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
-        filled = torch.full((2 * ZONE + len(values),), SENTINEL, dtype=dtype)
-        filled[ZONE : ZONE + len(values)] = torch.tensor(values, dtype=dtype)
-        self._whole = filled.to(device)
-        self._before = self._whole.clone()
-        self._count = len(values)
-        self.inner = self._whole[ZONE : ZONE + len(values)]
-
-    def spoilt(self, inner: bool) -> str:
-        """Where it was written, in words: outside, or (where it is an input) inside."""
-        changed = (self._whole != self._before).nonzero().reshape(-1).tolist()
-        if not inner:
-            changed = [at for at in changed if not ZONE <= at < ZONE + self._count]
-        if not changed:
-            return ""
-        at = changed[0] - ZONE
-        if 0 <= at < self._count:
-            return f"into the input at {at}"
-        return (
-            f"{-at} element(s) before the start"
-            if at < 0
-            else f"{at - self._count} element(s) behind the end"
-        )
-
-
-def shrink_batch(engine: IndexEngine, batch: Batch, dtype: str, device: str, key: tuple[str, ...]) -> Batch:
+def shrink_batch(subject: EngineSubject, batch: Batch, dtype: str, key: tuple[str, ...]) -> Batch:
     """The smallest batch with the same finding: fewer requests, then shorter ones, then a tidy free list."""
 
     def holds(candidate: Batch) -> bool:
-        violation = check_batch(engine, candidate, dtype, device)
+        violation = check_batch(subject, candidate, dtype)
         return violation is not None and violation.key == key
 
     progress = True

@@ -17,8 +17,9 @@ from oracle.plan import plan
 from oracle.traits import Traits
 from oracle.verdict import Observation, Violation, short
 from properties.judged import judged
+from properties.shapes import config_shapes, shapes
 from properties.sources import Source, chance
-from properties.workload import NAMES, Workload, draw_config
+from properties.workload import NAMES, NONE, Workload, draw_config
 
 Pieces = tuple[tuple[Operation, ...], tuple[Operation, ...], tuple[Operation, ...]]
 STATE = (ops.Backup, ops.Restore, ops.CopyOut, ops.CopyIn)
@@ -154,10 +155,12 @@ def applies(relation: Relation, space: Space, traits: Traits) -> bool:
     return relation.needs <= traits.operations and (not relation.sorts or True in space.need_sort)
 
 
-def draw_pair(relation: Relation, source: Source, subject: Subject, level: str) -> Pair:
+def draw_pair(
+    relation: Relation, source: Source, subject: Subject, level: str, avoid: frozenset[str] = NONE
+) -> Pair:
     """A pool and three pieces of a workload on it."""
     while True:
-        config = draw_config(source, subject.space, level)
+        config = draw_config(source, subject.space, level, avoid)
         if relation.sorts:
             config = replace(config, need_sort=True)
         if "alloc_extend" not in relation.needs or config.extends:
@@ -165,7 +168,7 @@ def draw_pair(relation: Relation, source: Source, subject: Subject, level: str) 
         if set(subject.space.page_sizes) == {1} and subject.space.kind == "swa":
             raise ValueError("no pool of this subject has extends")
     traits = subject.traits(config)
-    workload = Workload(config, traits, source, misuse=False)
+    workload = Workload(config, traits, source, avoid, misuse=False)
     before = _made(workload, source, 1 + source.below(8))
     world = workload.world
     between: list[Operation]
@@ -179,7 +182,7 @@ def draw_pair(relation: Relation, source: Source, subject: Subject, level: str) 
     else:
         between = _made(workload, source, 1 + source.below(8))
     if relation.name in ("clear", "refill"):
-        workload = Workload(config, traits, source, misuse=False)
+        workload = Workload(config, traits, source, avoid, misuse=False)
     elif relation.name == "restore":
         workload.world = world
     after = _made(workload, source, 1 + source.below(8))
@@ -191,10 +194,12 @@ def _made(workload: Workload, source: Source, count: int) -> list[Operation]:
     return [operation for operation in made if operation is not None]
 
 
-def compare(subject: Subject, pair: Pair, level: str) -> tuple[Violation | None, int]:
+def compare(
+    subject: Subject, pair: Pair, level: str, avoid: frozenset[str] = NONE
+) -> tuple[Violation | None, int]:
     """Run both cases; the violation where they differ or where one of them breaks the contract by itself."""
     left, right = pair.cases()
-    if not _comparable(subject, pair, left, right):
+    if not _comparable(subject, pair, left, right, avoid):
         return None, 0
     first, second = judged(subject, left, level, keep=True), judged(subject, right, level, keep=True)
     operations = first.operations + second.operations
@@ -220,12 +225,17 @@ def compare(subject: Subject, pair: Pair, level: str) -> tuple[Violation | None,
     return None, operations
 
 
-def _comparable(subject: Subject, pair: Pair, left: Case, right: Case) -> bool:
+def _comparable(subject: Subject, pair: Pair, left: Case, right: Case, avoid: frozenset[str]) -> bool:
     """Whether the two must agree: pieces of a workload may have become misuse, and a batch that does not fit
     is refused whole, while some of its requests would fit alone."""
     traits = subject.traits(pair.config)
     plans = plan(left, traits), plan(right, traits)
-    if any(step.status == "misuse" for steps in plans for step in steps):
+    steps = [step for made in plans for step in made]
+    if any(step.status == "misuse" for step in steps):
+        return False
+    if not avoid.isdisjoint(config_shapes(pair.config)):
+        return False
+    if avoid and any(not avoid.isdisjoint(shapes(step, pair.config)) for step in steps if not step.probe):
         return False
     if pair.relation.middle != "extends":
         return True

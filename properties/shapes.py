@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from oracle.ops import Config
-from oracle.traits import RULES
 from oracle.world import AllocCall, BatchCall, FreeCall, StateCall, Step
 
 MANY = 6
@@ -14,7 +13,7 @@ def shapes(step: Step, config: Config) -> list[str]:
     """The shapes of one step, such as `alloc_extend no fit`; the method alone comes last."""
     call = step.call
     if step.status == "misuse":
-        return [f"misuse {step.rule}"]
+        return [f"misuse {step.rule}: {_method(step)}"]
     if step.status == "skip" or call is None:
         return []
     found: list[str] = []
@@ -120,6 +119,3 @@ def config_shapes(config: Config) -> list[str]:
     if config.data:
         found.append("with K and V")
     return found
-
-
-ALL_MISUSE = tuple(f"misuse {rule}" for rule in RULES)

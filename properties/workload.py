@@ -15,7 +15,7 @@ from oracle.ledger import Ledger
 from oracle.ops import Case, Config, Grow, Operation, Part
 from oracle.traits import Traits
 from oracle.world import Request, Step
-from properties.shapes import config_shapes, shapes
+from properties.shapes import shapes
 from properties.sources import BytesSource, Source, chance, pick, weighted
 
 NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + tuple(
@@ -29,9 +29,9 @@ NONE: frozenset[str] = frozenset()
 
 def draw_config(source: Source, space: Space, level: str, avoid: frozenset[str] = NONE) -> Config:
     """A pool of the space: small ones mostly, some with many pages, since each is blind to other faults."""
-    page_size = pick(source, space.page_sizes)
+    page_size = pick(source, [size for size in space.page_sizes if _allowed(size, avoid)] or space.page_sizes)
     pages = (1 + source.below(4), 5 + source.below(8), 20 + source.below(60), 100 + source.below(200))[
-        weighted(source, (10, 6, 2, 1))
+        weighted(source, (10, 6) if space.small else (10, 6, 2, 1))
     ]
     swa_pages = max(1, pages - source.below(1 + pages // 2)) if space.kind == "swa" else 0
     if swa_pages and chance(source, 4):
@@ -43,11 +43,20 @@ def draw_config(source: Source, space: Space, level: str, avoid: frozenset[str] 
         swa_pages=swa_pages,
         need_sort=pick(source, space.need_sort) and "with need_sort" not in avoid,
         debug=level == "hardened",
-        spare=source.below(page_size) if chance(source, 4) else 0,
+        spare=source.below(page_size) if chance(source, 4) and "with slots to spare" not in avoid else 0,
         overwrite=not chance(source, 4) and "overwriting tensors" not in avoid,
-        data=space.data and pages * page_size <= KV_SLOTS and chance(source, 4),
+        data=space.data
+        and pages * page_size <= KV_SLOTS
+        and chance(source, 4)
+        and "with K and V" not in avoid,
     )
     return replace(config, **space.fixed) if space.fixed else config
+
+
+def _allowed(page_size: int, avoid: frozenset[str]) -> bool:
+    if page_size == 1 and "with page size 1" in avoid:
+        return False
+    return not (page_size & (page_size - 1) and "with a page size that is no power of two" in avoid)
 
 
 class Workload:
@@ -259,7 +268,8 @@ class Workload:
         wrong: list[Callable[[], Operation]] = [
             lambda: ops.Alloc(self._name(source), -1 - source.below(size)),
             lambda: ops.Alloc(self._name(source), source.below(2 * size) + 1),
-            lambda: ops.Free((), pick(source, ("padding", "foreign", "negative", "dtype"))),
+            lambda: ops.Free((), pick(source, ("padding", "foreign", "negative"))),
+            lambda: ops.Free((Part(self._held(source)),), "dtype"),
             lambda: ops.Free((Part(self._held(source), 1 + source.below(size)),)),
             lambda: ops.Free((Part(name := self._held(source)), Part(name))),
             lambda: (
@@ -300,8 +310,6 @@ def generate(
 ) -> Case:
     """A whole case. length: operations at most; None draws it."""
     config = draw_config(source, space, level, avoid)
-    if not avoid.isdisjoint(config_shapes(config)):
-        config = _plainer(config, avoid)
     workload = Workload(config, claims(config), source, avoid, misuse)
     count = (
         (4 + source.below(12), 12 + source.below(40))[weighted(source, (2, 1))] if length is None else length
@@ -316,29 +324,21 @@ def generate(
     return Case(config, tuple(made))
 
 
-def _plainer(config: Config, avoid: frozenset[str]) -> Config:
-    """The same pool without the shapes to avoid."""
-    if "with a page size that is no power of two" in avoid and config.page_size & (config.page_size - 1):
-        config = replace(config, page_size=4, spare=0)
-    if "with page size 1" in avoid and config.page_size == 1 and config.kind != "token":
-        config = replace(config, page_size=2)
-    return replace(
-        config,
-        spare=0 if "with slots to spare" in avoid else config.spare,
-        data=config.data and "with K and V" not in avoid,
-    )
-
-
 def decode_slots(
-    data: bytes, space: Space, claims: Callable[[Config], Traits], level: str, misuse: bool = True
+    data: bytes,
+    space: Space,
+    claims: Callable[[Config], Traits],
+    level: str,
+    avoid: frozenset[str] = NONE,
+    misuse: bool = True,
 ) -> Case:
     """A case from bytes: a head for the pool, then fixed slots of one operation each; a slot of zeros is none.
 
     Fixed slots let a shrinker drop an operation without moving the choices of those behind it.
     """
     head = BytesSource(data[:HEAD])
-    config = draw_config(head, space, level)
-    workload = Workload(config, claims(config), head, misuse=misuse)
+    config = draw_config(head, space, level, avoid)
+    workload = Workload(config, claims(config), head, avoid, misuse)
     made: list[Operation] = []
     for at in range(HEAD, len(data), SLOT):
         if workload.over:

@@ -192,6 +192,7 @@ FAULTS = [
     Row("forecast too low", "EXHAUST", PAGED, (GROW,), 0, now(forecast=0), "alloc_extend", r"takes 1 page\(s\), and the forecast was 0"),
     Row("a page given twice", "UNIQUE", PAGED, (A, B), 1, gives(4, 5, 6, 7), "alloc", "^page 1 has two owners: operation 1 gave it to A, operation 2 to B$"),
     Row("a page twice in one answer", "UNIQUE", PAGED, (Alloc("A", 8),), 0, gives(4, 5, 6, 7, 4, 5, 6, 7), "alloc", "page 1 has two owners"),
+    Row("a page given twice in a group", "UNIQUE", PAGED, (A, OPEN, B), 2, gives(4, 5, 6, 7), "alloc", "^page 1 has two owners: operation 1 gave it to A, operation 3 to B$"),
     Row("a held page is free", "UNIQUE", PAGED, (A,), 0, now(lists=((1, 2), ())), "alloc", "^page 1 is in the free list, and operation 1 gave it to A$"),
     Row("a held page is released", "UNIQUE", PAGED, (A,), 0, now(lists=((2,), (1,))), "alloc", "page 1 is in the free list, and operation 1 gave it to A"),
     Row("a page twice in the list", "UNIQUE", PAGED, (A,), 0, now(lists=((2,), (2,))), "alloc", "^page 2 is in the free list 2 times$"),
@@ -210,6 +211,7 @@ FAULTS = [
     Row("regrowth after a cut elsewhere", "ALIGN", PAGED, (GROW, Cut("A", 1), Decode(("A",))), 2, gives(8), "alloc_decode", r"at \[5\], and got \[8\]"),
     Row("one page too few counted", "CONSERVE", PAGED, (A,), 0, more(available=-4), "alloc", r"available_size\(\) says 4 and 8 is right: of 3 page\(s\) of 4, 1 held"),
     Row("one page too many counted", "CONSERVE", PAGED, (A, FREE_A), 1, more(available=4), "free", r"says 16 and 12 is right: .* 0 held"),
+    Row("miscounted in a group", "CONSERVE", PAGED, (OPEN, A), 1, more(available=-4), "alloc", "says 4 and 8"),
     Row("the full pool miscounted", "CONSERVE", SWA, (A,), 0, more(full=1), "alloc", r"full_available_size\(\) says 9 and 8"),
     Row("the window miscounted", "CONSERVE", SWA, (A, FreeSwa((Part("A"),))), 1, more(window=4), "free_swa", r"swa_available_size\(\) says 12 and 8"),
     Row("a page lost from the list", "CONSERVE", PAGED, (A,), 0, now(lists=((2,), ())), "alloc", r"the free list has 1 page\(s\), and 2 is right"),
@@ -257,17 +259,24 @@ FAULTS = [
     Row("freed to the wrong end", "ORDER", ONE_SLOT, (Alloc("A", 1), FREE_A), 1, now(lists=((1, 2, 3), ())), "free", r"the reference has free list \[2, 3, 1\]", levels=("parity",)),
 ]
 MISUSE = [
-    Row("freed twice", "ATOMIC", PAGED, (A, FREE_A, AGAIN), 2, lambda seen: more(available=4)(now(outcome="done")(seen)), "free", r"free A \[flaw: again\] breaks a rule \(a slot is freed once\), is not refused, and then: available_size\(\) says 16", "misuse"),
+    Row("freed twice", "CONSERVE", PAGED, (A, FREE_A, AGAIN), 2, lambda seen: more(available=4)(now(outcome="done")(seen)), "free", r"free A \[flaw: again\] breaks a rule \(a slot is freed once\), is not refused, and then: available_size\(\) says 16", "misuse"),
     Row("refused, but changed", "ATOMIC", PAGED, (A, Alloc("B", 6)), 1, more(available=-4), "alloc", "breaks a rule .*, is refused, but then: available_size", "misuse"),
-    Row("unaligned, rounded down", "EXHAUST", PAGED, (Alloc("A", 6),), 0, gives(4, 5, 6, 7), "alloc", "6 slots were asked for and 4 given", "misuse"),
-    Row("negative", "EXHAUST", PAGED, (Alloc("A", -4),), 0, gives(*range(4, 12)), "alloc", "-4 slots were asked for and 8 given", "misuse"),
-    Row("garbage", "RANGE", PAGED, (Extend((Grow("A", 2),), "dtype"),), 0, gives(0, 1), "alloc_extend", "slot 0 was given, which lies in no page", "misuse"),
+    Row("unaligned, rounded down", "EXHAUST", PAGED, (Alloc("A", 6),), 0, gives(4, 5, 6, 7), "alloc", r"is not refused, and then: it was granted 4 slot\(s\) for 6", "misuse"),
+    Row("negative", "EXHAUST", PAGED, (Alloc("A", -4),), 0, gives(*range(4, 12)), "alloc", r"it was granted 8 slot\(s\) for -4", "misuse"),
+    Row("garbage", "RANGE", PAGED, (Extend((Grow("A", 2),), "dtype"),), 0, gives(0, 1), "alloc_extend", "slot 0 was handed out, which is a padding slot", "misuse"),
     Row("one owner", "UNIQUE", PAGED, (GROW, Extend((Grow("A", 1), Grow("A", 1)))), 1, gives(6, 6), "alloc_extend", "one slot was given twice in one answer", "misuse"),
     Row("an odd answer", "TYPE", PAGED, (Alloc("A", 6),), 0, now(outcome="odd", error="a str"), "alloc", "answered with a str", "misuse"),
     Row("died", "GUARD", PAGED, (Alloc("A", -4),), 0, now(outcome="crashed", error="signal 6"), "alloc", "process died", "misuse"),
-    Row("a page freed in a group, early", "GROUP", PAGED, (A, OPEN, Free((), "padding")), 2, lambda seen: more(available=4)(now(outcome="done")(seen)), "free", "is not refused, and then: ", "misuse"),
-    Row("accepted without harm", "REJECT", PAGED, (A, Free((), "padding")), 1, now(outcome="done"), "free", r"free  \[flaw: padding\] breaks a rule \(the padding slot is never freed\) and is not refused", "misuse", ("hardened",)),
+    Row("a page freed in a group, early", "CONSERVE", PAGED, (A, OPEN, Free((), "padding")), 2, lambda seen: more(available=4)(now(outcome="done")(seen)), "free", "is not refused, and then: ", "misuse"),
+    Row("granted, and free as well", "UNIQUE", PAGED, (Alloc("A", 3),), 0, lambda seen: more(available=-4)(now(outcome="slots", slots=(4, 5, 6))(seen)), "alloc", "a page that it was granted is in the free list as well", "misuse"),
+    Row("granted, and a page lost", "CONSERVE", PAGED, (Alloc("A", 3),), 0, now(outcome="slots", slots=(4, 5, 6), available=4, lists=((3,), ())), "alloc", r"available_size\(\) says 4 and 8 is right", "misuse"),
+    Row("granted, and a window page lost", "CONSERVE", SWA, (Alloc("A", 3),), 0, now(outcome="slots", slots=(4, 5, 6), full=4, lists=((3,), (), (2,), ())), "alloc", r"full_available_size\(\) says 4 and 8 is right", "misuse"),
+    Row("granted, without a window", "MAP", SWA, (Alloc("A", 3),), 0, lambda seen: maps((4, 1), (5, 2), (6, 3))(now(outcome="slots", slots=(4, 5, 6), full=8, lists=((2, 3), (), (2,), ()))(seen)), "alloc", "maps to the window's padding page", "misuse"),
+    Row("granted, and a held page is free", "UNIQUE", PAGED, (A, Extend((Grow("B", 1),), "total")), 1, now(outcome="slots", slots=(8,), available=4, lists=((3, 1), ())), "alloc_extend", "a page that is held, or one page twice, is free", "misuse"),
+    Row("lengths that differ, and pages from nowhere", "CONSERVE", PAGED, (A, Extend((Grow("B", 1),), "shrinks")), 1, lambda seen: more(available=4)(gives()(seen)), "alloc_extend", r"available_size\(\) rose to 12 from 8", "misuse"),
+    Row("accepted without harm", "REJECT", PAGED, (A, Free((), "padding")), 1, now(outcome="done"), "free", r"free .*\[flaw: padding\] breaks a rule \(the padding slot is never freed\) and is not refused", "misuse", ("hardened",)),
     Row("none instead of an error", "REJECT", PAGED, (Alloc("A", -4),), 0, NONE, "alloc", "a size is not negative", "misuse", ("hardened",)),
+    Row("grown without harm", "REJECT", SWA, (GROW, FreeSwa((Part("A"),)), Decode(("A",))), 2, gives(6), "alloc_decode", "a page whose SWA half was given up does not grow", "misuse", ("hardened",)),
     Row("nested group accepted", "REJECT", PAGED, (OPEN, OPEN), 1, now(outcome="done"), "free_group_begin", "groups do not nest", "misuse", ("hardened",)),
 ]
 # fmt: on
@@ -284,7 +293,11 @@ def test_wrong_answer_is_rejected_and_the_right_one_accepted(row: Row, level: st
         return
     assert violation is not None
     assert (violation.code, violation.kind, violation.operation) == (row.code, row.kind, row.operation)
-    assert violation.index == max(row.at, 0) or row.code == "REJECT"
+    if row.code == "REJECT":
+        steps = plan(Case(row.config, row.operations), traits_of(row.config))
+        assert violation.index == len(steps) - 1
+    else:
+        assert violation.index == max(row.at, 0)
     assert re.search(row.summary, violation.summary)
 
 
@@ -292,9 +305,37 @@ def test_every_code_is_covered() -> None:
     assert {row.code for row in ROWS} == set(CODES)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("config", "operations", "at", "tamper"),
+    [
+        (PAGED, (GROW,), 0, now(forecast=1)),
+        (PAGED, (GROW,), 0, now(forecast=7)),
+        (PAGED, (A, SAVE, LOAD, Clear()), BEGIN, now(lists=None, available=None)),
+        (PAGED, (A, SAVE, LOAD, Clear()), 1, now(lists=None, available=None)),
+        (PAGED, (A, SAVE, LOAD, Clear()), 2, now(lists=None, available=None)),
+        (PAGED, (A, SAVE, LOAD, Clear()), 3, now(lists=None, available=None)),
+        (SWA, (Extend((Grow("A", 6),)), Merge()), 1, maps((10, 4), (11, 99))),
+        (SWA, (A, OPEN, Free((Part("A", 0, 2),)), Merge()), 3, maps((6, 0), (7, 0))),
+        (SWA, (A, OPEN, FreeSwa((Part("A"),)), Merge()), 3, maps((4, 0), (5, 0))),
+    ],
+)
+def test_what_is_hidden_or_unspecified_is_no_fault(
+    config: Config, operations: tuple[Operation, ...], at: int, tamper: Tamper, level: str
+) -> None:
+    assert judged(config, operations, level, at, tamper) is None
+
+
 def test_second_end_may_raise() -> None:
     operations = (A, OPEN, FREE_A, SHUT, SHUT)
     assert judged(PAGED, operations, "hardened", 4, raises("RuntimeError: no group")) is None
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_misuse_that_is_granted_soundly_is_unnoticed(level: str) -> None:
+    sound = now(outcome="slots", slots=(4, 5, 6), available=8, lists=((2, 3), ()))
+    violation = judged(PAGED, (Alloc("A", 3),), level, 0, sound)
+    assert (violation.code if violation else None) == ("REJECT" if level == "hardened" else None)
 
 
 def test_harm_that_a_probe_shows_is_the_misuse_before_it() -> None:

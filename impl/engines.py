@@ -1,0 +1,132 @@
+"""Index engines as subjects of the kernel tier: one batch in, plain numbers out, with zones around every argument.
+
+A read past an argument's end meets a sentinel, which shows in the answer; a write spoils a zone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from impl.errors import SubjectError
+from impl.names import imported
+from impl.paged import IndexEngine
+from oracle.batch import Batch
+from oracle.verdict import Observation
+
+ZONE = 96
+# Far outside every pool that batches are drawn for, and small enough that 128 times it is an int32.
+SENTINEL = 9_000_001
+DTYPES = {"int32": torch.int32, "int64": torch.int64}
+OWN_ENGINES = ("torch", "triton")
+
+
+class EngineSubject(Protocol):
+    """An index engine that answers batches."""
+
+    name: str
+    about: str
+    share: float
+
+    def run_batch(self, batch: Batch, dtype: str) -> Observation:
+        """The slots, what was raised, how the process died, or (in `guard`) what was written outside."""
+
+    def close(self) -> None:
+        """Give back what the subject holds (processes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """An engine in this process."""
+
+    name: str
+    about: str
+    engine: IndexEngine
+    device: str = "cpu"
+    share: float = 1.0
+
+    def run_batch(self, batch: Batch, dtype: str) -> Observation:
+        """Run one batch between guard zones."""
+        index = DTYPES[dtype]
+        arguments = {
+            "prefix_lens": _Guarded(batch.prefix, torch.int64, self.device),
+            "seq_lens": _Guarded(batch.seq, torch.int64, self.device),
+            "last_loc": _Guarded(batch.last, torch.int64, self.device),
+            "free_pages": _Guarded(batch.free, index, self.device),
+            "out": _Guarded((SENTINEL,) * batch.total, index, self.device),
+        }
+        prefix, seq, last, free, out = (argument.inner for argument in arguments.values())
+        try:
+            if batch.decode:
+                self.engine.decode(seq, last, free, out, batch.page_size)
+            else:
+                self.engine.extend(prefix, seq, last, free, out, batch.page_size)
+        except Exception as error:
+            # Whatever an engine raises is an answer, for the judge to weigh.
+            return Observation("raised", error=f"{type(error).__name__}: {error}")
+        for name, argument in arguments.items():
+            where = argument.spoilt(inner=name != "out")
+            if where:
+                return Observation("slots", guard=f"it wrote {where} of {name}")
+        return Observation("slots", tuple(out.tolist()))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Guarded:
+    """A tensor between two zones that are filled with a sentinel."""
+
+    def __init__(self, values: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+        filled = torch.full((2 * ZONE + len(values),), SENTINEL, dtype=dtype)
+        filled[ZONE : ZONE + len(values)] = torch.tensor(values, dtype=dtype)
+        self._whole = filled.to(device)
+        self._before = self._whole.clone()
+        self._count = len(values)
+        self.inner = self._whole[ZONE : ZONE + len(values)]
+
+    def spoilt(self, inner: bool) -> str:
+        """Where it was written, in words: outside, or (where it is an input) inside."""
+        changed = (self._whole != self._before).nonzero().reshape(-1).tolist()
+        if not inner:
+            changed = [at for at in changed if not ZONE <= at < ZONE + self._count]
+        if not changed:
+            return ""
+        at = changed[0] - ZONE
+        if 0 <= at < self._count:
+            return f"into the input at {at}"
+        return (
+            f"{-at} element(s) before the start"
+            if at < 0
+            else f"{at - self._count} element(s) behind the end"
+        )
+
+
+def local_engine(name: str, device: str = "cpu") -> LocalEngine:
+    """An engine by name: `torch`, `triton`, or `package.module:engine`, in this process."""
+    match name:
+        case "torch":
+            from impl.torch_engine import TorchEngine
+
+            return LocalEngine(name, "kvassay's own torch engine", TorchEngine(), device)
+        case "triton":
+            from impl.kernels import TritonEngine  # Triton is an extra
+
+            where = "run by Triton's interpreter" if device == "cpu" else f"compiled for {device}"
+            share = 0.1 if device == "cpu" else 1.0
+            return LocalEngine(name, f"kvassay's own Triton kernels, {where}", TritonEngine(), device, share)
+    if ":" not in name:
+        raise SubjectError(
+            f"no engine is called {name!r}; there are {', '.join(OWN_ENGINES)} and package.module:engine"
+        )
+    engine = imported(name)
+    engine = engine() if isinstance(engine, type) else engine
+    missing = [method for method in ("extend", "decode") if not callable(getattr(engine, method, None))]
+    if missing:
+        raise SubjectError(
+            f"{name} has no {' and no '.join(missing)}: see impl.paged.IndexEngine for what an engine has"
+        )
+    about = (getattr(engine, "__doc__", None) or f"the engine {name}").strip().splitlines()[0]
+    return LocalEngine(name, about, engine, device)

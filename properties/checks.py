@@ -1,0 +1,195 @@
+"""The properties as functions that pytest and the gate both call, and the plan of how much of each there is.
+
+Each check runs a subject for a number of examples from a seed, and returns what it judged. It raises `Broken`
+at the first violation. The docstring says what is asserted.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
+
+from impl.subject import Subject
+from properties.judged import Broken, Outcome, judged
+from properties.machines import machine_for
+from properties.relations import RELATIONS, Pair, Relation, applies, compare, draw_pair
+from properties.sources import SeededSource
+from properties.workload import HEAD, NONE, SLOT, decode_slots, draw_config, generate
+
+Avoid: TypeAlias = frozenset[str]
+Check: TypeAlias = Callable[..., None]
+MACHINE_STEPS = 30
+SLOTS = 24
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a check has judged so far."""
+
+    cases: int = 0
+    operations: int = 0
+
+    def add(self, operations: int, cases: int = 1) -> None:
+        """Count a case."""
+        self.cases += cases
+        self.operations += operations
+
+
+class RelationBroken(Broken):
+    """Two runs differ that must not."""
+
+    def __init__(self, outcome: Outcome, pair: Pair) -> None:
+        super().__init__(outcome)
+        self.pair = pair
+
+
+def quiet(examples: int, steps: int = MACHINE_STEPS) -> settings:
+    """Hypothesis settings: the seed decides, nothing is kept, and time decides nothing.
+
+    `derandomize` is given although False is its default: Hypothesis turns it on by itself where CI is set.
+    """
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        derandomize=False,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+        report_multiple_bugs=False,
+    )
+
+
+def number(*words: object) -> int:
+    """A seed from words, the same on every machine."""
+    return zlib.crc32("/".join(map(str, words)).encode())
+
+
+def sequences(
+    subject: Subject, level: str, run_seed: str, count: int, tally: Tally, avoid: Avoid = NONE
+) -> None:
+    """Every answer to generated sequences of operations keeps all promises of the level."""
+    for example in range(count):
+        source = SeededSource(f"{run_seed}/{example}")
+        outcome = judged(subject, generate(source, subject.space, subject.traits, level, avoid), level)
+        tally.add(outcome.operations)
+        if outcome.violation is not None:
+            raise Broken(outcome)
+
+
+def state_machine(
+    subject: Subject, level: str, run_seed: str, count: int, tally: Tally, avoid: Avoid = NONE
+) -> None:
+    """The rules of the Hypothesis state machine of the subject's kind hold in any order."""
+    machine = seed(number(run_seed))(machine_for(subject, level, avoid))
+    try:
+        run_state_machine_as_test(machine, settings=quiet(count))
+    except Broken as broken:
+        raise Broken(_again(subject, broken, level)) from None
+    finally:
+        tally.add(machine.asked, count)
+
+
+def fixed_slots(
+    subject: Subject, level: str, run_seed: str, count: int, tally: Tally, avoid: Avoid = NONE
+) -> None:
+    """The same promises, over cases that Hypothesis draws as bytes: fixed slots of one operation each."""
+
+    @seed(number(run_seed))
+    @quiet(count)
+    @given(st.binary(min_size=HEAD + SLOTS * SLOT, max_size=HEAD + SLOTS * SLOT))
+    def holds(data: bytes) -> None:
+        outcome = judged(subject, decode_slots(data, subject.space, subject.traits, level, avoid), level)
+        tally.add(outcome.operations)
+        if outcome.violation is not None:
+            raise Broken(outcome)
+
+    holds()
+
+
+def relation(which: Relation) -> Check:
+    """The check of one relation between runs."""
+
+    def check(
+        subject: Subject, level: str, run_seed: str, count: int, tally: Tally, avoid: Avoid = NONE
+    ) -> None:
+        for example in range(count):
+            pair = draw_pair(which, SeededSource(f"{run_seed}/{example}"), subject, level, avoid)
+            violation, operations = compare(subject, pair, level, avoid)
+            tally.add(operations)
+            if violation is not None:
+                raise RelationBroken(Outcome(pair.cases()[0], violation, operations), pair)
+
+    check.__doc__ = which.says
+    return check
+
+
+def _again(subject: Subject, broken: Broken, level: str) -> Outcome:
+    """The same case, judged whole: step by step nobody asks whether overwriting tensors is to blame."""
+    outcome = judged(subject, broken.outcome.case, level)
+    return outcome if outcome.violation is not None else broken.outcome
+
+
+# -- the plan ------------------------------------------------------------------------------------------
+
+CHECKS: dict[str, Check] = {
+    "sequences": sequences,
+    "state machine": state_machine,
+    "fixed slots": fixed_slots,
+    **{f"relation {r.name}": relation(r) for r in RELATIONS},
+}
+
+BUDGETS = ("quick", "ci", "nightly")
+# Examples of each check by budget; counts, never seconds. Sequences go in shards, which workers share.
+_COUNTS = {"quick": 1, "ci": 5, "nightly": 100}
+_EXAMPLES = {"sequences": 100, "state machine": 12, "fixed slots": 30, "relation": 8}
+SHARDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One check on one subject: the unit that a worker does, with everything that decides what it does."""
+
+    subject: str
+    check: str
+    shard: int
+    count: int
+
+    def seed(self, run_seed: int) -> str:
+        """The seed of this task in a run."""
+        return f"{run_seed}/{self.subject}/{self.check}/{self.shard}"
+
+    def __str__(self) -> str:
+        return f"{self.subject} {self.check} {self.shard}"
+
+
+def plan_of(subject: Subject, budget: str, level: str) -> list[Task]:
+    """All tasks of a subject."""
+    times = _COUNTS[budget] * subject.share
+    tasks = [
+        Task(subject.name, "sequences", shard, max(1, round(_EXAMPLES["sequences"] * times / SHARDS)))
+        for shard in range(SHARDS)
+    ]
+    for check in ("state machine", "fixed slots"):
+        tasks.append(Task(subject.name, check, 0, max(1, round(_EXAMPLES[check] * times))))
+    traits = subject.traits(draw_config(SeededSource(0), subject.space, level))
+    for r in RELATIONS:
+        if applies(r, subject.space, traits):
+            tasks.append(
+                Task(subject.name, f"relation {r.name}", 0, max(1, round(_EXAMPLES["relation"] * times)))
+            )
+    return tasks
+
+
+def run_task(
+    task: Task, subject: Subject, level: str, run_seed: int, tally: Tally, avoid: Avoid = NONE
+) -> None:
+    """Do a task; raises `Broken` at a violation. avoid: shapes of faults that are known (`properties.shapes`)."""
+    CHECKS[task.check](subject, level, task.seed(run_seed), task.count, tally, avoid)
