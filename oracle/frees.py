@@ -71,7 +71,8 @@ def _give_back(ledger: Ledger, world: World, operation: Operation, runs: tuple[R
     for uid, low, high in runs:
         mask = (1 << high) - (1 << low)
         if masks.get(uid, 0) & mask:
-            return misused(world, operation, "twice", call)
+            once = _give_back(ledger, world, operation, _distinct(runs))
+            return misused(world, operation, "twice", call)._replace(after=once.after, back=once.back)
         masks[uid] = masks.get(uid, 0) | mask
     holders = {
         uid: (name, index)
@@ -101,6 +102,12 @@ def _give_back(ledger: Ledger, world: World, operation: Operation, runs: tuple[R
         ghosts=_ghosts(world, runs, holders, page_size),
     )
     return Step(operation, "legal", "", call, world, after)
+
+
+def _distinct(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """The same slots, each once."""
+    slots = dict.fromkeys((uid, k) for uid, low, high in runs for k in range(low, high))
+    return tuple((uid, k, k + 1) for uid, k in slots)
 
 
 def _freed(

@@ -39,7 +39,10 @@ class Judge:
             raise ValueError("there is no parity level for a subject that claims no exact order")
         self.config, self.traits, self.level = config, traits, level
         self.index = 0
-        self._parity = Parity(config, traits.dialect) if level == "parity" and traits.dialect else None
+        self._capacity = min(config.pages, config.swa_pages or config.pages)
+        self._parity = (
+            Parity(config, traits.dialect, traits.swa_now) if level == "parity" and traits.dialect else None
+        )
         self._bound = _Binding({}, {}, {})
         self._given: dict[int, tuple[int, str]] = {}  # uid -> operation and request
         self._saved: dict[str, tuple[_Binding, tuple[tuple[int, ...], ...] | None]] = {}
@@ -75,7 +78,7 @@ class Judge:
     def check(self, step: Step, seen: Observation) -> Violation | None:
         """Judge the answer to one operation of the plan; None when it is allowed."""
         index, self.index = self.index, self.index + 1
-        if step.status == "skip" or self._over:
+        if step.status == "skip" or (self._over and seen.outcome != "crashed"):
             return None
         if step.status == "misuse":
             self._misuse, self._noticed = step, seen.outcome == "raised"
@@ -134,9 +137,24 @@ class Judge:
         if isinstance(step.call, AllocCall | BatchCall) and seen.outcome == "slots":
             self._over = True
             return self._gift(step, seen)
-        # Whether indices of the wrong type were understood can't be told from outside.
-        self._over = step.rule == "dtype" and seen.outcome == "done"
+        if seen.outcome == "done":
+            # Whether indices of the wrong type were understood can't be told from outside. Slots named twice
+            # in one call may come back once: that is no harm, and nothing more can be asked of this world.
+            self._over = step.rule == "dtype" or (
+                step.after is not step.before and self._freed_once(step, seen)
+            )
         return None
+
+    def _freed_once(self, step: Step, seen: Observation) -> bool:
+        if step.before.group is not None:
+            return True
+        kept = self._bound
+        self._bound = kept.copy()
+        for uid in step.back:
+            self._release(uid)
+        problem = self._numbers(step.after, seen, "") or self._numbering(step.after, seen, "")
+        self._bound = kept
+        return problem is None
 
     def _gift(self, step: Step, seen: Observation) -> Problem:
         """What was handed out to a call that breaks a rule: sound slots, and no page less than they need."""
@@ -161,7 +179,13 @@ class Judge:
             return stray
         if len(set(seen.slots)) < len(seen.slots):
             return "UNIQUE", "one slot was given twice in one answer"
-        new = {slot // size for slot in seen.slots} - self._bound.owner.keys()
+        pages = {slot // size for slot in seen.slots}
+        last = step.call.last if isinstance(step.call, BatchCall) else ()
+        for page in pages - {self._bound.page[uid] for uid, _ in last if uid in self._bound.page}:
+            if page in self._bound.owner:
+                operation, name = self._given[self._bound.owner[page]]
+                return "UNIQUE", f"page {page} was granted, and operation {operation + 1} gave it to {name}"
+        new = pages - self._bound.owner.keys()
         free = step.before.free - len(new)
         if seen.full is not None and seen.full != free * size:
             return "CONSERVE", f"full_available_size() says {seen.full} and {free * size} is right"
@@ -236,7 +260,7 @@ class Judge:
                 return None
             return "EXHAUST", f"{asked} does not fit ({room} page(s) are free), and got {short(seen.slots)}"
         if seen.outcome == "none":
-            if self._freed_before and step.after.free == 0 and len(step.fresh) == self.config.pages:
+            if self._freed_before and len(step.fresh) == self._capacity:
                 return "REUSE", f"everything was freed, and {asked}, the whole pool, got None"
             return "EXHAUST", f"{asked} fits ({room} page(s) are free), and got None"
         if seen.tensor:
@@ -295,6 +319,8 @@ class Judge:
                     "GROUP",
                     f"page {page} was handed out to {name} while {holder}'s free of it waits for the end of a group",
                 )
+            if operation + 1 == self.index:
+                return "UNIQUE", f"operation {self.index} gave page {page} twice, to {holder} and to {name}"
             return (
                 "UNIQUE",
                 f"page {page} has two owners: operation {operation + 1} gave it to {holder}, operation {self.index} to {name}",

@@ -224,7 +224,8 @@ def sentence(operation: Operation) -> str:
         case Cut(request, tokens):
             return f"cut the last {tokens} of {request}"
         case Free(parts, flaw):
-            return "free " + _parts(parts) + (f" [flaw: {flaw}]" if flaw else "")
+            what = _parts(parts) or ("nothing" if not flaw else "slots")
+            return f"free {what}" + (f" [flaw: {flaw}]" if flaw else "")
         case FreeSwa(parts):
             return "free_swa " + _parts(parts)
         case Backup(snapshot) | Restore(snapshot):

@@ -15,8 +15,8 @@ from oracle.world import AllocCall, BatchCall, FreeCall, Run, Slot, StateCall, S
 class Parity:
     """A reference that runs in step with a subject."""
 
-    def __init__(self, config: Config, dialect: Dialect) -> None:
-        self.reference = reference_for(config, dialect)
+    def __init__(self, config: Config, dialect: Dialect, swa_now: bool = False) -> None:
+        self.reference = reference_for(config, dialect, swa_now)
         self._states: dict[str, object] = {}
 
     def compare(

@@ -25,25 +25,31 @@ def plan(case: Case, traits: Traits) -> list[Step]:
     for operation in case.operations:
         step = ledger.step(world, operation)
         steps.append(step)
-        world = step.after
         if step.status == "misuse":
-            break
-    steps.extend(epilogue(ledger, world, misused=bool(steps) and steps[-1].status == "misuse"))
-    return steps
+            return [*steps, *epilogue(ledger, world, misused=True)]
+        world = step.after
+    return [*steps, *epilogue(ledger, world, misused=False)]
 
 
 def epilogue(ledger: Ledger, world: World, misused: bool) -> Iterator[Step]:
     """The probing steps behind a case that ended in `world`."""
-    if world.group is not None:
-        step = ledger.step(world, GroupEnd())
-        if step.status == "misuse":
-            return
+    for operation in _closing(world):
+        step = ledger.step(world, operation)
         world = step.after
         yield step._replace(probe=True)
     for operation in _ending(ledger, world, misused):
         step = ledger.step(world, operation)
         world = step.after
         yield step._replace(probe=True)
+
+
+def _closing(world: World) -> list[Operation]:
+    """What ends an open group: first the rest of every page that it gave up in part, so that it may end."""
+    if world.group is None:
+        return []
+    torn = {uid for uid, mask in world.group.parts.items() if mask & (mask + 1)}
+    owners = [name for name, request in world.requests.items() if torn.intersection(request.pages)]
+    return [*([Free(tuple(Part(name) for name in owners))] if owners else []), GroupEnd()]
 
 
 def _ending(ledger: Ledger, world: World, misused: bool) -> Iterator[Operation]:

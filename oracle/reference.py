@@ -171,10 +171,13 @@ class Reference:
 
 
 class SwaReference:
-    """Two pools in step, and the mapping from full slots to the slots of the sliding window."""
+    """Two pools in step, and the mapping from full slots to the slots of the sliding window.
 
-    def __init__(self, config: Config, dialect: Dialect) -> None:
-        self.config = config
+    swa_now: a free of the window's half alone does not wait for the end of a group.
+    """
+
+    def __init__(self, config: Config, dialect: Dialect, swa_now: bool = False) -> None:
+        self.config, self.swa_now = config, swa_now
         self.full = Pool(config.pages, config.page_size, config.need_sort, dialect)
         self.swa = Pool(config.swa_pages, config.page_size, config.need_sort, dialect)
         self.mapping: dict[int, int] = {}
@@ -207,7 +210,7 @@ class SwaReference:
 
     def free(self, slots: list[int], swa_alone: bool = False) -> None:
         """Both halves, or the window's alone, now or at the end of the open group."""
-        if self.group is not None:
+        if self.group is not None and not (swa_alone and self.swa_now):
             self.group.append((slots, swa_alone))
         else:
             self._give_back([(slots, swa_alone)])
@@ -271,6 +274,8 @@ class SwaReference:
         return min(self.full.available, self.swa.available)
 
 
-def reference_for(config: Config, dialect: Dialect) -> Reference | SwaReference:
+def reference_for(config: Config, dialect: Dialect, swa_now: bool = False) -> Reference | SwaReference:
     """The reference allocator of a pool's kind."""
-    return (SwaReference if config.kind == "swa" else Reference)(config, dialect)
+    if config.kind == "swa":
+        return SwaReference(config, dialect, swa_now)
+    return Reference(config, dialect)

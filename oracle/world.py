@@ -110,7 +110,8 @@ class Step(NamedTuple):
     what is not there. call: what the subject is asked, None where the caller acts alone. fits: whether an
     allocation can be granted. fresh: (uid, place in the answer, count of tokens) of each page that the answer begins;
     grown: (uid, offset, place, count) of tokens that go on in a page held before.
-    back: uids whose pages the pool gets back with this operation; probe: see `oracle.judge.plan`.
+    after: the world behind a legal operation; behind misuse the same as before, or, where slots were named
+    twice in one free, what naming them once would leave. back: uids whose pages the pool gets back with this operation; probe: see `oracle.judge.plan`.
     """
 
     operation: Operation

@@ -76,7 +76,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     def _ask(self, step: Step) -> None:
         assert self.driver is not None
         type(self).asked += 1
-        self.world = step.after
+        self.world = step.before if step.status == "misuse" else step.after
         self._report(self.judge.check(step, self.driver.apply(step)))
 
     def _finish(self) -> None:

@@ -191,7 +191,7 @@ FAULTS = [
     Row("none for nothing", "EXHAUST", PAGED, (ALL, Extend(())), 1, NONE, "alloc_extend", r"extend nobody fits .* and got None"),
     Row("forecast too low", "EXHAUST", PAGED, (GROW,), 0, now(forecast=0), "alloc_extend", r"takes 1 page\(s\), and the forecast was 0"),
     Row("a page given twice", "UNIQUE", PAGED, (A, B), 1, gives(4, 5, 6, 7), "alloc", "^page 1 has two owners: operation 1 gave it to A, operation 2 to B$"),
-    Row("a page twice in one answer", "UNIQUE", PAGED, (Alloc("A", 8),), 0, gives(4, 5, 6, 7, 4, 5, 6, 7), "alloc", "page 1 has two owners"),
+    Row("a page twice in one answer", "UNIQUE", PAGED, (Alloc("A", 8),), 0, gives(4, 5, 6, 7, 4, 5, 6, 7), "alloc", "gave page 1 twice, to A and to A"),
     Row("a page given twice in a group", "UNIQUE", PAGED, (A, OPEN, B), 2, gives(4, 5, 6, 7), "alloc", "^page 1 has two owners: operation 1 gave it to A, operation 3 to B$"),
     Row("a held page is free", "UNIQUE", PAGED, (A,), 0, now(lists=((1, 2), ())), "alloc", "^page 1 is in the free list, and operation 1 gave it to A$"),
     Row("a held page is released", "UNIQUE", PAGED, (A,), 0, now(lists=((2,), (1,))), "alloc", "page 1 is in the free list, and operation 1 gave it to A"),
