@@ -9,6 +9,7 @@ from typing import Any
 from impl.subject import Space
 from oracle import ops
 from oracle.ops import Alloc, Case, Config, Cut, Extend, Free, FreeSwa, Grow, Operation, Part
+from properties.relations import Pair
 from properties.workload import NAMES
 
 Holds = Callable[[Case], bool]
@@ -77,6 +78,30 @@ class Shrinker:
             return False
         sizes = (fixed["page_size"],) if "page_size" in fixed else self.space.page_sizes
         return config.page_size in sizes and (config.need_sort in self.space.need_sort)
+
+
+def shrink_pair(pair: Pair, holds: Callable[[Pair], bool]) -> Pair:
+    """The smallest pair of runs with the same finding: fewer operations in each piece, then a plainer pool."""
+    progress = True
+    while progress:
+        progress = False
+        for candidate in _smaller_pairs(pair):
+            if holds(candidate):
+                pair, progress = candidate, True
+                break
+    return pair
+
+
+def _smaller_pairs(pair: Pair) -> Iterator[Pair]:
+    for at, piece in enumerate(pair.pieces):
+        for place in range(len(piece)):
+            shorter = (*piece[:place], *piece[place + 1 :])
+            yield replace(pair, pieces=(*pair.pieces[:at], shorter, *pair.pieces[at + 1 :]))
+        for simpler in _simpler_operations(Case(pair.config, piece)):
+            yield replace(pair, pieces=(*pair.pieces[:at], simpler.operations, *pair.pieces[at + 1 :]))
+    for plainer in _plainer_configs(Case(pair.config, ())):
+        if not pair.relation.sorts or plainer.config.need_sort:
+            yield replace(pair, config=plainer.config)
 
 
 def _plainer_configs(case: Case) -> Iterator[Case]:

@@ -37,7 +37,7 @@ class EngineSubject(Protocol):
         """Give back what the subject holds (processes)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LocalEngine:
     """An engine in this process."""
 

@@ -7,16 +7,22 @@ at the first violation. The docstring says what is asserted.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
+from impl.engines import EngineSubject
 from impl.subject import Subject
+from oracle.batch import Batch
+from oracle.ops import Case, Config
+from oracle.verdict import Violation
 from properties.judged import Broken, Outcome, judged
+from properties.kernels import check_batch, draw_batch
 from properties.machines import machine_for
 from properties.relations import RELATIONS, Pair, Relation, applies, compare, draw_pair
 from properties.sources import SeededSource
@@ -24,8 +30,10 @@ from properties.workload import HEAD, NONE, SLOT, decode_slots, draw_config, gen
 
 Avoid: TypeAlias = frozenset[str]
 Check: TypeAlias = Callable[..., None]
+NO_CASE = Case(Config("token", 1), ())
 MACHINE_STEPS = 30
 SLOTS = 24
+WIDEST, WIDEST_SLOW = 300, 40
 
 
 @dataclass(slots=True)
@@ -34,11 +42,21 @@ class Tally:
 
     cases: int = 0
     operations: int = 0
+    shapes: Counter[str] = field(default_factory=Counter)
 
     def add(self, operations: int, cases: int = 1) -> None:
         """Count a case."""
         self.cases += cases
         self.operations += operations
+
+
+class BatchBroken(Broken):
+    """An engine answered a batch wrongly."""
+
+    def __init__(self, violation: Violation, batch: Batch, dtype: str) -> None:
+        AssertionError.__init__(self, f"{violation.code}: {violation.summary}\n  {batch}")
+        self.outcome = Outcome(NO_CASE, violation, 1)
+        self.batch, self.dtype = batch, dtype
 
 
 class RelationBroken(Broken):
@@ -78,8 +96,10 @@ def sequences(
     """Every answer to generated sequences of operations keeps all promises of the level."""
     for example in range(count):
         source = SeededSource(f"{run_seed}/{example}")
-        outcome = judged(subject, generate(source, subject.space, subject.traits, level, avoid), level)
+        case = generate(source, subject.space, subject.traits, level, avoid)
+        outcome = judged(subject, case, level)
         tally.add(outcome.operations)
+        tally.shapes.update(outcome.shapes())
         if outcome.violation is not None:
             raise Broken(outcome)
 
@@ -131,6 +151,21 @@ def relation(which: Relation) -> Check:
     return check
 
 
+def kernels(
+    engine: EngineSubject, level: str, run_seed: str, count: int, tally: Tally, avoid: Avoid = NONE
+) -> None:
+    """An engine gives every batch the reference's slots, and touches nothing outside its arguments."""
+    for example in range(count):
+        batch = draw_batch(
+            SeededSource(f"{run_seed}/{example}"), WIDEST if engine.share == 1 else WIDEST_SLOW
+        )
+        for dtype in ("int64", "int32"):
+            violation = check_batch(engine, batch, dtype)
+            tally.add(1)
+            if violation is not None:
+                raise BatchBroken(violation, batch, dtype)
+
+
 def _again(subject: Subject, broken: Broken, level: str) -> Outcome:
     """The same case, judged whole: step by step nobody asks whether overwriting tensors is to blame."""
     outcome = judged(subject, broken.outcome.case, level)
@@ -144,12 +179,13 @@ CHECKS: dict[str, Check] = {
     "state machine": state_machine,
     "fixed slots": fixed_slots,
     **{f"relation {r.name}": relation(r) for r in RELATIONS},
+    "kernels": kernels,
 }
 
 BUDGETS = ("quick", "ci", "nightly")
 # Examples of each check by budget; counts, never seconds. Sequences go in shards, which workers share.
 _COUNTS = {"quick": 1, "ci": 5, "nightly": 100}
-_EXAMPLES = {"sequences": 100, "state machine": 12, "fixed slots": 30, "relation": 8}
+_EXAMPLES = {"sequences": 100, "state machine": 12, "fixed slots": 30, "relation": 8, "kernels": 60}
 SHARDS = 4
 
 
@@ -188,8 +224,19 @@ def plan_of(subject: Subject, budget: str, level: str) -> list[Task]:
     return tasks
 
 
+def plan_of_engine(engine: EngineSubject, budget: str) -> list[Task]:
+    """All tasks of the kernel tier."""
+    count = max(4, round(_EXAMPLES["kernels"] * _COUNTS[budget] * engine.share))
+    return [Task(engine.name, "kernels", 0, count)]
+
+
 def run_task(
-    task: Task, subject: Subject, level: str, run_seed: int, tally: Tally, avoid: Avoid = NONE
+    task: Task,
+    subject: Subject | EngineSubject,
+    level: str,
+    run_seed: int,
+    tally: Tally,
+    avoid: Avoid = NONE,
 ) -> None:
-    """Do a task; raises `Broken` at a violation. avoid: shapes of faults that are known (`properties.shapes`)."""
+    """Do a task; raises `Broken` at a violation. avoid: shapes of known faults (`properties.shapes`)."""
     CHECKS[task.check](subject, level, task.seed(run_seed), task.count, tally, avoid)

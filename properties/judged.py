@@ -9,6 +9,8 @@ from oracle.judge import Judge
 from oracle.ops import Case, config_sentence, sentence
 from oracle.plan import plan
 from oracle.verdict import Observation, Violation
+from oracle.world import Step
+from properties.shapes import shapes
 
 
 class HarnessError(Exception):
@@ -23,6 +25,12 @@ class Outcome:
     violation: Violation | None
     operations: int
     answers: tuple[Observation, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+    def shapes(self) -> list[str]:
+        """The shapes of the steps that were judged (`properties.shapes`)."""
+        config = self.case.config
+        return [shape for step in self.steps for shape in shapes(step, config)]
 
 
 def judged(subject: Subject, case: Case, level: str, keep: bool = False) -> Outcome:
@@ -67,7 +75,7 @@ def _once(subject: Subject, case: Case, level: str, keep: bool) -> Outcome:
                 break
         else:
             violation = judge.end()
-    return Outcome(case, violation, asked, tuple(answers))
+    return Outcome(case, violation, asked, tuple(answers), tuple(steps[: judge.index]))
 
 
 class Broken(AssertionError):

@@ -21,7 +21,7 @@ from properties.shapes import config_shapes, shapes
 from properties.sources import Source, chance
 from properties.workload import NAMES, NONE, Workload, draw_config
 
-Pieces = tuple[tuple[Operation, ...], tuple[Operation, ...], tuple[Operation, ...]]
+Pieces = tuple[tuple[Operation, ...], ...]  # three of them
 STATE = (ops.Backup, ops.Restore, ops.CopyOut, ops.CopyIn)
 GROUPS = (ops.GroupBegin, ops.GroupEnd)
 LAST = "Z"

@@ -1,0 +1,160 @@
+"""One task of the plan, to its end: run, shrink what is found, steer round it, and go on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from fuzz.findings import Finding
+from fuzz.shrink import Shrinker, shrink_pair
+from impl.engines import EngineSubject
+from impl.subject import Subject
+from oracle.ops import Case
+from oracle.plan import plan
+from oracle.verdict import Violation
+from properties.checks import Avoid, BatchBroken, RelationBroken, Tally, Task, run_task
+from properties.judged import Broken, judged
+from properties.kernels import check_batch, shrink_batch
+from properties.relations import Pair, compare
+from properties.shapes import config_shapes, shapes
+from properties.sources import SeededSource
+from properties.workload import NONE, generate
+
+ROUNDS = 24  # distinct faults that one task looks for
+SAMPLE = 60  # cases whose shapes say what is common
+
+
+@dataclass(slots=True)
+class TaskResult:
+    """What came of a task.
+
+    avoid: shapes that were left out at the end, those given to it included. stopped_at: the fault that could
+    not be steered round, so that the task ended with it.
+    """
+
+    task: Task
+    findings: list[Finding] = field(default_factory=list)
+    cases: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    shapes: Counter[str] = field(default_factory=Counter)
+    avoid: Avoid = NONE
+    stopped_at: str = ""
+
+
+def campaign(
+    task: Task, subject: Subject | EngineSubject, level: str, run_seed: int, avoid: Avoid = NONE
+) -> TaskResult:
+    """Do a task. After a fault the task is run again without the shape of step that triggers it."""
+    started = time.perf_counter()
+    result = TaskResult(task, avoid=avoid)
+
+    def attempt(leaving_out: Avoid) -> Broken | None:
+        tally = Tally()
+        try:
+            run_task(task, subject, level, run_seed, tally, leaving_out)
+        except Broken as broken:
+            return broken
+        finally:
+            result.cases += tally.cases
+            result.operations += tally.operations
+            result.shapes.update(tally.shapes)
+        return None
+
+    broken = attempt(avoid)
+    known: set[tuple[str, ...]] = set()
+    while broken is not None:
+        finding = _shrunk(task, subject, level, broken)
+        known |= {finding.violation.key, _key(broken)}
+        shape = ""
+        if finding.case is not None and len(result.findings) < ROUNDS:
+            assert not isinstance(broken, BatchBroken)
+            for shape in _shapes_to_leave_out(finding, subject, level):  # type: ignore[arg-type]
+                broken = attempt(result.avoid | {shape})
+                if broken is None or _key(broken) not in known:
+                    break
+            else:
+                shape = ""
+        result.findings.append(replace(finding, steered=shape))
+        if not shape:
+            result.stopped_at = finding.violation.summary
+            break
+        result.avoid |= {shape}
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def _key(broken: Broken) -> tuple[str, ...]:
+    violation = broken.outcome.violation
+    assert violation is not None
+    return violation.key
+
+
+def _shapes_to_leave_out(finding: Finding, subject: Subject, level: str) -> list[str]:
+    """Shapes of the shrunk case, the rarest first: leaving one out may be enough to get behind the fault."""
+    assert finding.case is not None
+    traits = subject.traits(finding.case.config)
+    cases = [finding.case]
+    if finding.other is not None:
+        cases.append(replace(finding.case, operations=finding.other))
+    common: Counter[str] = Counter()
+    for example in range(SAMPLE):
+        case = generate(SeededSource(f"sample/{example}"), subject.space, subject.traits, level)
+        common.update(config_shapes(case.config))
+        for step in plan(case, subject.traits(case.config)):
+            common.update(shapes(step, case.config))
+    found: set[str] = set()
+    for case in cases:
+        found.update(config_shapes(case.config))
+        for step in plan(case, traits):
+            if not step.probe:
+                found.update(shapes(step, case.config))
+    if finding.violation.code == "ALIAS":
+        common["overwriting tensors"] = -1  # that this is needed is what the code says
+    return sorted(found, key=lambda shape: (common[shape], shape))
+
+
+def _shrunk(task: Task, subject: Subject | EngineSubject, level: str, broken: Broken) -> Finding:
+    """The finding with the smallest case that has it."""
+    key = _key(broken)
+    plain = Finding(task.subject, level, task.check, _violation(broken.outcome.violation))
+    if isinstance(broken, BatchBroken):
+        engine = cast("EngineSubject", subject)
+        batch = shrink_batch(engine, broken.batch, broken.dtype, key)
+        again = check_batch(engine, batch, broken.dtype)
+        return replace(plain, violation=again or plain.violation, batch=batch, dtype=broken.dtype)
+    allocator = cast("Subject", subject)
+    if isinstance(broken, RelationBroken):
+        return _shrunk_pair(plain, allocator, level, broken.pair, key)
+
+    def holds(case: Case) -> bool:
+        violation = judged(allocator, case, level).violation
+        return violation is not None and violation.key == key
+
+    case = Shrinker(holds, allocator.space).shrink(broken.outcome.case)
+    again = judged(allocator, case, level).violation
+    return replace(plain, violation=again or plain.violation, case=case)
+
+
+def _shrunk_pair(plain: Finding, subject: Subject, level: str, pair: Pair, key: tuple[str, ...]) -> Finding:
+    def holds(candidate: Pair) -> bool:
+        violation, _ = compare(subject, candidate, level)
+        return violation is not None and violation.key == key
+
+    pair = shrink_pair(pair, holds)
+    violation, _ = compare(subject, pair, level)
+    left, right = pair.cases()
+    return replace(
+        plain,
+        violation=violation or plain.violation,
+        case=left,
+        other=right.operations,
+        relation=pair.relation.name,
+    )
+
+
+def _violation(violation: Violation | None) -> Violation:
+    assert violation is not None
+    return violation

@@ -1,0 +1,259 @@
+"""What a run leaves: a table for people, `report.json`, JUnit XML, and a case file for each finding."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import tempfile
+import xml.etree.ElementTree as ET
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fuzz.findings import Finding
+from fuzz.run import KERNEL, Options, RunReport
+from oracle import casefile
+from oracle.ops import config_sentence, sentence
+from properties.checks import CHECKS
+
+SCHEMA = 1
+EXIT = {"pass": 0, "fail": 1, "error": 3, "incomplete": 3}
+WORST = ("error", "fail", "incomplete", "pass")
+
+
+def verdict_of(reports: list[RunReport]) -> str:
+    """The worst of all runs; a run of nothing is incomplete."""
+    verdicts = {report.verdict for report in reports}
+    return next((verdict for verdict in WORST if verdict in verdicts), "incomplete")
+
+
+def versions() -> dict[str, str]:
+    """The versions that a report names."""
+    found = {"python": platform.python_version()}
+    for package in ("kvassay", "torch", "triton", "hypothesis", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def document(reports: list[RunReport], options: Options) -> dict[str, Any]:
+    """The run as one JSON document (see DESIGN.md, The command line)."""
+    return {
+        "schema": SCHEMA,
+        "verdict": verdict_of(reports),
+        "versions": versions(),
+        "runs": [_run(report, options) for report in reports],
+    }
+
+
+def _run(report: RunReport, options: Options) -> dict[str, Any]:
+    target = report.target
+    return {
+        "subject": target.name,
+        "about": report.about,
+        "tier": target.tier,
+        "level": target.level,
+        "budget": options.budget,
+        "seed": options.seed,
+        "device": options.device,
+        "verdict": report.verdict,
+        "error": report.error,
+        "operations": report.operations,
+        "cases": report.cases,
+        "seconds": round(report.seconds, 2),
+        "findings": [_finding(finding) for finding in report.findings],
+        "not_claimed": report.not_claimed,
+        "properties": [
+            {
+                "name": str(result.task.check),
+                "shard": result.task.shard,
+                "cases": result.cases,
+                "operations": result.operations,
+                "seconds": round(result.seconds, 2),
+                "holds": not result.findings,
+                "stopped_at": result.stopped_at,
+                "left_out": sorted(result.avoid),
+            }
+            for result in report.results
+        ],
+        "coverage": report.shapes,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    violation = finding.violation
+    return {
+        "code": violation.code,
+        "kind": violation.kind,
+        "operation": violation.operation,
+        "summary": violation.summary,
+        "symptom": violation.symptom,
+        "rule": violation.rule,
+        "property": finding.check,
+        "case": f"cases/{case_name(finding)}",
+        "length": finding.length,
+        "minimal": None,
+        "steered_round": finding.steered,
+        "accepted": finding.accepted,
+        "fingerprint": finding.fingerprint,
+    }
+
+
+def case_name(finding: Finding) -> str:
+    """The file name of a finding's case: readable, and the same in every run that finds the fault."""
+    subject = re.sub(r"[^a-zA-Z0-9.]+", "-", finding.subject).strip("-")
+    violation = finding.violation
+    return f"{subject}-{finding.level}-{violation.code}-{violation.operation}-{finding.fingerprint}.json"
+
+
+def write_all(root: Path, reports: list[RunReport], options: Options, whole: dict[str, Any]) -> None:
+    """Everything that a run leaves, below `root`; each file is whole or not there."""
+    (root / "cases").mkdir(parents=True, exist_ok=True)
+    for report in reports:
+        for finding in report.findings:
+            _write_case(root / "cases" / case_name(finding), finding, options)
+    _write(root / "junit.xml", junit(reports))
+    _write(root / "report.json", json.dumps(whole, indent=1) + "\n")
+
+
+def _write_case(path: Path, finding: Finding, options: Options) -> None:
+    if finding.batch is not None:
+        batch = {name: getattr(finding.batch, name) for name in finding.batch.__slots__}
+        violation = {"code": finding.violation.code, "summary": finding.violation.summary}
+        whole = {"schema": SCHEMA, "kind": "kvassay batch", "engine": finding.subject, "dtype": finding.dtype}
+        _write(path, json.dumps({**whole, "batch": batch, "finding": violation}, indent=1) + "\n")
+        return
+    assert finding.case is not None
+    casefile.write(
+        path,
+        casefile.CaseFile(
+            finding.case,
+            subject=finding.subject,
+            level=finding.level,
+            seed=options.seed,
+            versions=versions(),
+            relation=finding.relation,
+            other=finding.other,
+            finding=finding.violation,
+        ),
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def junit(reports: list[RunReport]) -> str:
+    """JUnit XML: a suite for each run, a test case for each property, failures in words."""
+    root = ET.Element("testsuites", name="kvassay")
+    for report in reports:
+        target = report.target
+        suite = ET.SubElement(root, "testsuite", name=f"{target.name} at {target.level}")
+        failures = 0
+        for result in report.results:
+            name = f"{result.task.check} {result.task.shard}"
+            case = ET.SubElement(
+                suite, "testcase", classname=f"kvassay.{target.name}.{target.level}", name=name,
+                time=f"{result.seconds:.3f}",
+            )  # fmt: skip
+            bad = [f for f in report.findings if f.check == result.task.check and not f.accepted]
+            shown = bad if result.findings else []
+            if shown:
+                failures += 1
+                failure = ET.SubElement(
+                    case, "failure", message=_xml(shown[0].violation.summary), type=shown[0].violation.code
+                )
+                failure.text = _xml("\n\n".join("\n".join(lines_of(f)) for f in shown))
+        if report.error:
+            case = ET.SubElement(suite, "testcase", classname=f"kvassay.{target.name}", name="the run itself")
+            ET.SubElement(case, "error", message=_xml(report.error))
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(failures))
+        suite.set("errors", str(int(bool(report.error))))
+        suite.set("time", f"{report.seconds:.3f}")
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _xml(text: str) -> str:
+    """Without the control characters that XML has no way to write."""
+    return "".join(c if c >= " " or c in "\n\t" else "?" for c in text)
+
+
+def lines_of(finding: Finding) -> list[str]:
+    """A finding in a few lines: what is wrong, and the operations that show it."""
+    violation = finding.violation
+    head = f"{violation.code} ({violation.kind}) in {violation.operation}: {violation.summary}"
+    if finding.batch is not None:
+        return [head, f"  {finding.batch} as {finding.dtype}"]
+    assert finding.case is not None
+    lines = [head, f"  on a {config_sentence(finding.case.config)}:"]
+    operations = finding.case.operations
+    lines += [f"  {at}. {sentence(o)}" for at, o in enumerate(operations, 1)] or [
+        "  (no operation is needed)"
+    ]
+    if violation.index >= len(operations) and violation.kind == "fault":
+        lines.append(
+            "  and then, as behind every case, the group is ended, all is freed, and the pool is drained"
+        )
+    if finding.other is not None:
+        lines.append("  against:")
+        lines += [f"  {at}. {sentence(o)}" for at, o in enumerate(finding.other, 1)]
+    return lines
+
+
+def print_reports(console: Console, reports: list[RunReport], root: Path) -> None:
+    """The table, and below it every finding with its case."""
+    table = Table(title="kvassay gate", title_justify="left", header_style="bold")
+    for column in ("subject", "level", "properties hold", "cases", "operations", "seconds", "verdict"):
+        number = column in ("cases", "operations", "seconds")
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for report in reports:
+        checks = dict.fromkeys(result.task.check for result in report.results)
+        broken = {finding.check for finding in report.findings if not finding.accepted}
+        level = "kernel tier" if report.target.tier == KERNEL else report.target.level
+        table.add_row(
+            escape(report.target.name), level, f"{len(checks) - len(broken & set(checks))} of {len(checks)}",
+            f"{report.cases:,}", f"{report.operations:,}", f"{report.seconds:.1f}", _coloured(report.verdict),
+        )  # fmt: skip
+    console.print(table)
+    for report in reports:
+        for finding in report.findings:
+            mark = f"  accepted: {finding.accepted}" if finding.accepted else ""
+            console.print(f"\n[bold]{escape(finding.subject)}[/bold] {escape(mark)}", highlight=False)
+            for line in lines_of(finding):
+                console.print(escape(line), highlight=False, soft_wrap=True)
+            console.print(
+                f"  case: {escape(str(root / 'cases' / case_name(finding)))}", highlight=False, soft_wrap=True
+            )
+        if report.error:
+            console.print(
+                f"\n[bold]{escape(report.target.name)}[/bold]: {escape(report.error)}", highlight=False
+            )
+    held = [
+        check for check in CHECKS if any(r.task.check == check for report in reports for r in report.results)
+    ]
+    failed = {f.check for report in reports for f in report.findings if not f.accepted}
+    holding = ", ".join(check for check in held if check not in failed)
+    total = sum(report.operations for report in reports)
+    console.print(
+        f"\n{total:,} operations judged. Hold everywhere: {holding or 'none'}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _coloured(verdict: str) -> str:
+    colour = {"pass": "green", "fail": "red"}.get(verdict, "yellow")
+    return f"[{colour}]{verdict}[/{colour}]"
