@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from typing import cast
 
 from fuzz.campaign import TaskResult, campaign
 from fuzz.findings import Accepted, Finding, accept, distinct
@@ -249,13 +250,18 @@ def _made(target: Target, options: Options) -> Subject | EngineSubject:
     return resolve(target.name, options.path, options.device)
 
 
-def _describe(target: Target, options: Options) -> _Description:
+def plan_for(target: Target, options: Options) -> list[Task]:
+    """All tasks of a target, in order."""
     subject = subject_of(target, options)
     if target.tier == KERNEL:
-        return _Description(subject.about, plan_of_engine(subject, options.budget), [])  # type: ignore[arg-type]
-    allocator: Subject = subject  # type: ignore[assignment]
-    tasks = plan_of(allocator, options.budget, target.level)
-    return _Description(subject.about, tasks, not_claimed(allocator, target.level))
+        return plan_of_engine(cast("EngineSubject", subject), options.budget)
+    return plan_of(cast("Subject", subject), options.budget, target.level)
+
+
+def _describe(target: Target, options: Options) -> _Description:
+    subject = subject_of(target, options)
+    left = [] if target.tier == KERNEL else not_claimed(cast("Subject", subject), target.level)
+    return _Description(subject.about, plan_for(target, options), left)
 
 
 def not_claimed(subject: Subject, level: str) -> list[str]:

@@ -116,6 +116,8 @@ def _plainer_configs(case: Case) -> Iterator[Case]:
         for smaller in dict.fromkeys((1, 2, 3, 4, value // 2, value - 1)):
             if 1 <= smaller < value:
                 changes = {name: smaller}
+                if name == "pages":
+                    yield from _with(_with_less(case, (value - smaller) * config.page_size), **changes)
                 if name == "page_size":
                     yield _rescaled(case, smaller)
                     changes["spare"] = min(config.spare, smaller - 1)
@@ -127,6 +129,25 @@ def _with(case: Case, **changes: Any) -> Iterator[Case]:
         yield replace(case, config=replace(case.config, **changes))
     except ValueError:
         return  # no such pool
+
+
+def _with_less(case: Case, tokens: int) -> Case:
+    """The same case with the large allocations smaller by so many tokens: as full a pool on fewer pages."""
+
+    def less(value: int) -> int:
+        return value - tokens if value > tokens else value
+
+    operations: list[Operation] = []
+    for o in case.operations:
+        match o:
+            case Alloc(request, size):
+                operations.append(Alloc(request, less(size)))
+            case Extend(batch, flaw):
+                items = (Grow(g.request, less(g.tokens), g.prefix) for g in batch)
+                operations.append(Extend(tuple(items), flaw))
+            case _:
+                operations.append(o)
+    return replace(case, operations=tuple(operations))
 
 
 def _rescaled(case: Case, page_size: int) -> Case:
@@ -190,6 +211,7 @@ def _simpler(operation: Operation, config: Config) -> Iterator[Operation]:
             if size < -1:
                 yield Alloc(request, -1)
         case Cut(request, tokens):
+            yield Free((Part(request),))
             for smaller in _smaller(tokens, config.page_size):
                 yield Cut(request, smaller)
         case Free(parts, flaw):

@@ -95,8 +95,7 @@ class Judge:
         wrong = self._misuse
         if wrong is None:
             method = ops.name_of(step.operation)
-            symptom = symptom_of(seen) if step.fits else f"{symptom_of(seen)}, no fit"
-            return Violation(code, "fault", index, method, sentence, symptom)
+            return Violation(code, "fault", index, method, sentence, symptom_of(seen) + _situation(step))
         asked = f"{ops.sentence(wrong.operation)} breaks a rule ({RULES[wrong.rule]})"
         fate = "is refused, but" if self._noticed else "is not refused, and"
         symptom = "refused" if self._noticed else "accepted"
@@ -443,6 +442,15 @@ class Judge:
                     return "MAP", f"window page {window} serves {claimed[window]} and {name}"
                 claimed[window] = name
         return None
+
+
+def _situation(step: Step) -> str:
+    """What sets two faults of one method apart although they look alike."""
+    if not step.fits:
+        return ", no fit"
+    if isinstance(step.operation, ops.GroupEnd) and step.before.group is None:
+        return ", no group"
+    return ""
 
 
 def _context(step: Step) -> str:

@@ -186,10 +186,11 @@ class Case:
 
 
 def name_of(operation: Operation) -> str:
-    """The method that an operation calls, as reports name it."""
-    return METHODS[type(operation)]
+    """The method that an operation calls, as reports name it; a cut calls `free`."""
+    return "free" if isinstance(operation, Cut) else METHODS[type(operation)]
 
 
+# How each operation is called in case files; apart from `cut`, the allocator's method.
 METHODS: dict[type, str] = {
     Alloc: "alloc",
     Extend: "alloc_extend",

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from impl.engines import EngineSubject
@@ -21,7 +22,7 @@ from impl.subject import Subject
 from oracle.batch import Batch
 from oracle.ops import Case, Config
 from oracle.verdict import Violation
-from properties.judged import Broken, Outcome, judged
+from properties.judged import Broken, HarnessError, Outcome, judged
 from properties.kernels import check_batch, draw_batch
 from properties.machines import machine_for
 from properties.relations import RELATIONS, Pair, Relation, applies, compare, draw_pair
@@ -111,8 +112,8 @@ def state_machine(
     machine = seed(number(run_seed))(machine_for(subject, level, avoid))
     try:
         run_state_machine_as_test(machine, settings=quiet(count))
-    except Broken as broken:
-        raise Broken(_again(subject, broken, level)) from None
+    except (Broken, Flaky) as error:
+        raise Broken(_again(subject, _broken_in(error), level)) from None
     finally:
         tally.add(machine.asked, count)
 
@@ -131,7 +132,24 @@ def fixed_slots(
         if outcome.violation is not None:
             raise Broken(outcome)
 
-    holds()
+    try:
+        holds()
+    except Flaky as error:
+        raise _broken_in(error) from None
+
+
+def _broken_in(error: BaseException) -> Broken:
+    """The violation in what Hypothesis raised. A subject that answers rubbish may answer other rubbish the
+    next time, which Hypothesis calls flaky; it is broken all the same."""
+    if isinstance(error, Broken):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            return _broken_in(inner)
+    for linked in (error.__cause__, error.__context__):
+        if linked is not None:
+            return _broken_in(linked)
+    raise HarnessError(f"Hypothesis gave up: {error}") from error
 
 
 def relation(which: Relation) -> Check:
