@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -11,7 +12,7 @@ from fuzz.findings import Finding
 from fuzz.shrink import Shrinker, shrink_pair
 from impl.engines import EngineSubject
 from impl.subject import Subject
-from oracle.ops import Case
+from oracle.ops import METHODS, Case
 from oracle.plan import plan
 from oracle.verdict import Violation
 from properties.checks import Avoid, BatchBroken, RelationBroken, Tally, Task, run_task
@@ -23,6 +24,8 @@ from properties.sources import SeededSource
 from properties.workload import NONE, generate
 
 ROUNDS = 24  # distinct faults that one task looks for
+ALIKE = 5  # how often one task goes on behind faults that look alike
+METHOD_NAMES = frozenset(METHODS.values())
 SAMPLE = 60  # cases whose shapes say what is common
 
 
@@ -51,32 +54,27 @@ def campaign(
     started = time.perf_counter()
     result = TaskResult(task, avoid=avoid)
 
-    def attempt(leaving_out: Avoid) -> Broken | None:
+    def attempt(leaving_out: Avoid) -> Attempt:
         tally = Tally()
+        broken = None
         try:
             run_task(task, subject, level, run_seed, tally, leaving_out)
-        except Broken as broken:
-            return broken
-        finally:
-            result.cases += tally.cases
-            result.operations += tally.operations
-            result.shapes.update(tally.shapes)
-        return None
+        except Broken as error:
+            broken = error
+        result.cases += tally.cases
+        result.operations += tally.operations
+        result.shapes.update(tally.shapes)
+        return Attempt(broken, tally.cases)
 
-    broken = attempt(avoid)
-    known: set[tuple[str, ...]] = set()
-    while broken is not None:
-        finding = _shrunk(task, subject, level, broken)
-        known |= {finding.violation.key, _key(broken)}
+    last = attempt(avoid)
+    rounds: Counter[tuple[str, ...]] = Counter()
+    while last.broken is not None:
+        finding = _shrunk(task, subject, level, last.broken)
+        rounds.update({finding.violation.key, last.key})
         shape = ""
         if finding.case is not None and len(result.findings) < ROUNDS:
-            assert not isinstance(broken, BatchBroken)
-            for shape in _shapes_to_leave_out(finding, subject, level):  # type: ignore[arg-type]
-                broken = attempt(result.avoid | {shape})
-                if broken is None or _key(broken) not in known:
-                    break
-            else:
-                shape = ""
+            choices = _shapes_to_leave_out(finding, cast("Subject", subject), level)
+            shape, last = _steer(choices, last, result.avoid, rounds, attempt)
         result.findings.append(replace(finding, steered=shape))
         if not shape:
             result.stopped_at = finding.violation.summary
@@ -84,6 +82,47 @@ def campaign(
         result.avoid |= {shape}
     result.seconds = time.perf_counter() - started
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a task: what broke, and after how many cases."""
+
+    broken: Broken | None
+    cases: int
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What broke, as `Violation.key`; empty where nothing did."""
+        return _key(self.broken) if self.broken is not None else ()
+
+
+def _steer(
+    choices: list[str],
+    last: Attempt,
+    avoid: Avoid,
+    rounds: Counter[tuple[str, ...]],
+    attempt: Callable[[Avoid], Attempt],
+) -> tuple[str, Attempt]:
+    """The shape to leave out from here on, and the run without it; no shape where none gets any further.
+
+    The best one takes the fault away. Two faults may look alike, though, and then each needs a shape of its
+    own: so the next best is the one that gets furthest, before a whole method is left out.
+    """
+    furthest = "", last
+    for shape in (shape for shape in choices if shape not in METHOD_NAMES):
+        tried = attempt(avoid | {shape})
+        if tried.key not in rounds:
+            return shape, tried
+        if tried.cases > furthest[1].cases:
+            furthest = shape, tried
+    if furthest[0] and rounds[last.key] < ALIKE:
+        return furthest
+    for shape in (shape for shape in choices if shape in METHOD_NAMES):
+        tried = attempt(avoid | {shape})
+        if tried.key not in rounds:
+            return shape, tried
+    return "", last
 
 
 def _key(broken: Broken) -> tuple[str, ...]:

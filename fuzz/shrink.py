@@ -12,6 +12,7 @@ from oracle.ops import Alloc, Case, Config, Cut, Extend, Free, FreeSwa, Grow, Op
 from properties.relations import Pair
 from properties.workload import NAMES
 
+PAIR_RUNS = 600
 Holds = Callable[[Case], bool]
 
 
@@ -82,10 +83,13 @@ class Shrinker:
 
 def shrink_pair(pair: Pair, holds: Callable[[Pair], bool]) -> Pair:
     """The smallest pair of runs with the same finding: fewer operations in each piece, then a plainer pool."""
-    progress = True
+    progress, runs = True, 0
     while progress:
         progress = False
         for candidate in _smaller_pairs(pair):
+            runs += 1
+            if runs > PAIR_RUNS:
+                return pair
             if holds(candidate):
                 pair, progress = candidate, True
                 break

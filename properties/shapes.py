@@ -59,17 +59,18 @@ def _allocation(step: Step, call: AllocCall | BatchCall, config: Config) -> list
         found.append("of nobody")
     if step.grown:
         found.append("inside a page")
-        if not step.fresh:
-            found.append("only inside pages")
-    if any(p == s for p, s in zip(call.prefix, call.seq, strict=True)):
+    lengths = list(zip(call.prefix, call.seq, strict=True))
+    if any(p == s for p, s in lengths):
         found.append("of one that does not grow")
+    if any(p % config.page_size and s <= p + -p % config.page_size for p, s in lengths):
+        found.append("of one that stays inside its page")
     if any(s % config.page_size == 0 for s in call.seq):
         found.append("to a page's end")
     if len(call.seq) > 1:
         found.append("of several")
     if len(call.seq) >= MANY:
         found.append("of many")
-    if any(s - p > LONG * config.page_size for p, s in zip(call.prefix, call.seq, strict=True)):
+    if any(s - p > LONG * config.page_size for p, s in lengths):
         found.append("by many pages")
     return found
 
