@@ -194,7 +194,7 @@ def _xml(text: str) -> str:
 def lines_of(finding: Finding) -> list[str]:
     """A finding in a few lines: what is wrong, and the operations that show it."""
     violation = finding.violation
-    head = f"{violation.code} ({violation.kind}) in {violation.operation}: {violation.summary}"
+    head = f"{violation.code} ({violation.kind}): {violation.summary}"
     if finding.batch is not None:
         return [head, f"  {finding.batch} as {finding.dtype}"]
     assert finding.case is not None
@@ -205,7 +205,7 @@ def lines_of(finding: Finding) -> list[str]:
     ]
     if violation.index >= len(operations) and violation.kind == "fault":
         lines.append(
-            "  and then, as behind every case, the group is ended, all is freed, and the pool is drained"
+            "  and then, as behind every case: the group ends, all is freed, the whole pool is allocated"
         )
     if finding.other is not None:
         lines.append("  against:")
@@ -229,18 +229,7 @@ def print_reports(console: Console, reports: list[RunReport], root: Path) -> Non
         )  # fmt: skip
     console.print(table)
     for report in reports:
-        for finding in report.findings:
-            mark = f"  accepted: {finding.accepted}" if finding.accepted else ""
-            console.print(f"\n[bold]{escape(finding.subject)}[/bold] {escape(mark)}", highlight=False)
-            for line in lines_of(finding):
-                console.print(escape(line), highlight=False, soft_wrap=True)
-            console.print(
-                f"  case: {escape(str(root / 'cases' / case_name(finding)))}", highlight=False, soft_wrap=True
-            )
-        if report.error:
-            console.print(
-                f"\n[bold]{escape(report.target.name)}[/bold]: {escape(report.error)}", highlight=False
-            )
+        _print_findings(console, report, root)
     held = [
         check for check in CHECKS if any(r.task.check == check for report in reports for r in report.results)
     ]
@@ -252,6 +241,23 @@ def print_reports(console: Console, reports: list[RunReport], root: Path) -> Non
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _print_findings(console: Console, report: RunReport, root: Path) -> None:
+    """Faults before misuse, short cases before long ones."""
+    if report.findings or report.error:
+        console.print(
+            f"\n[bold]{escape(report.target.name)}[/bold] at {report.target.level}", highlight=False
+        )
+    if report.error:
+        console.print(f"the run broke: {escape(report.error)}", highlight=False, soft_wrap=True)
+    order = sorted(report.findings, key=lambda f: (bool(f.accepted), f.violation.kind == "misuse", f.length))
+    for number, finding in enumerate(order, 1):
+        mark = f" (accepted: {finding.accepted})" if finding.accepted else ""
+        first, *rest = lines_of(finding)
+        where = f"  {root / 'cases' / case_name(finding)}"
+        for line in (f"{number}. {first}{mark}", *rest, where, ""):
+            console.print(escape(line), highlight=False, soft_wrap=True)
 
 
 def _coloured(verdict: str) -> str:

@@ -252,6 +252,8 @@ def config_sentence(config: Config) -> str:
     words = [f"{config.kind} pool of {config.pages} page(s) of {config.page_size}"]
     for field in fields(config):
         value = getattr(config, field.name)
-        if field.name not in ("kind", "pages", "page_size") and value != field.default:
+        if field.name == "overwrite":
+            words += ["its caller reuses tensors"] if value else []
+        elif field.name not in ("kind", "pages", "page_size") and value != field.default:
             words.append(field.name if value is True else f"{field.name}={value}")
     return ", ".join(words)
