@@ -14,7 +14,7 @@ from oracle.codes import LEVELS
 from oracle.ops import Config
 from oracle.parity import Parity
 from oracle.traits import RULES, Traits
-from oracle.verdict import Observation, Problem, Violation, lists_in_words, short, symptom_of
+from oracle.verdict import Observation, Problem, Said, Violation, lists_in_words, short, symptom_of
 from oracle.world import AllocCall, BatchCall, CopyCall, FreeCall, Run, Slot, StateCall, Step, World
 
 
@@ -118,7 +118,7 @@ class Judge:
 
     def _surroundings(self, step: Step, seen: Observation) -> Problem:
         """What does not depend on the operation: the process lives, and nothing around it changed."""
-        asked = ops.sentence(step.operation)
+        asked = Said(step.operation)
         if seen.outcome == "crashed":
             return "GUARD", f"the subject's process died at: {asked} ({seen.error})"
         if seen.guard:
@@ -198,7 +198,7 @@ class Judge:
         return None
 
     def _answer(self, step: Step, seen: Observation) -> Problem:
-        call, asked = step.call, ops.sentence(step.operation)
+        call, asked = step.call, Said(step.operation)
         if isinstance(call, (AllocCall, BatchCall)):
             return self._allocation(step, call, seen)
         if seen.outcome == "raised":
@@ -246,7 +246,7 @@ class Judge:
         self._bound.window.pop(uid, None)
 
     def _allocation(self, step: Step, call: AllocCall | BatchCall, seen: Observation) -> Problem:
-        asked, size = ops.sentence(step.operation), self.config.page_size
+        asked, size = Said(step.operation), self.config.page_size
         before = step.before
         room = min(before.free, before.swa_free) if self.config.swa_pages else before.free
         if seen.outcome == "raised":

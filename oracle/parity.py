@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oracle import ops
 from oracle.ops import Config
 from oracle.reference import reference_for
 from oracle.traits import Dialect
-from oracle.verdict import Observation, Problem, lists_in_words, short
+from oracle.verdict import Observation, Problem, Said, lists_in_words, short
 from oracle.world import AllocCall, BatchCall, FreeCall, Run, Slot, StateCall, Step
 
 
@@ -39,7 +38,7 @@ class Parity:
                 self._change(method, name)
             case _:
                 return None
-        asked = ops.sentence(step.operation)
+        asked = Said(step.operation)
         if answer is not None and tuple(answer) != seen.slots:
             return "ORDER", f"{asked} got {short(seen.slots)}, and the reference gives {short(tuple(answer))}"
         lists = tuple(tuple(x) for x in self.reference.lists())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from oracle.ops import Operation, sentence
+
 
 class Observation(NamedTuple):
     """What was seen of the subject at one operation; plain data, no tensor.
@@ -75,6 +77,16 @@ def lists_in_words(lists: tuple[tuple[int, ...], ...]) -> str:
     """Free and release lists for a sentence."""
     names = ("free list", "release list", "window's free list", "window's release list")
     return ", ".join(f"{name} {short(x)}" for name, x in zip(names, lists, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An operation that becomes its sentence where it is written down: most judgements need none."""
+
+    operation: Operation
+
+    def __str__(self) -> str:
+        return sentence(self.operation)
 
 
 def symptom_of(seen: Observation) -> str:
