@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fuzz.campaign import TaskResult
     from fuzz.run import RunReport
 
-USAGE = 2
+USAGE, UNDECIDED = 2, 3
 LEVELS = ("contract", "parity", "hardened")
 BUDGETS = ("quick", "ci", "nightly")
 
@@ -137,6 +138,11 @@ def gate(
                 reports.append(report)
     except (SubjectError, AcceptedError) as error:
         refuse(str(error))
+    except Exception as error:
+        # Nothing is known about any subject now, which is not the same as a finding.
+        traceback.print_exc()
+        click.echo(f"kvassay: the harness broke: {type(error).__name__}: {error}", err=True)
+        raise SystemExit(UNDECIDED) from error
     order = {target: place for place, target in enumerate(options.targets)}
     reports.sort(key=lambda report: order[report.target])
     whole = document(reports, options)

@@ -192,7 +192,12 @@ class _Schedule:
         tasks = self._waiting.pop(0)
         self._out = len(tasks)
         target, options = report.target, self.options
-        return [pool.submit(_work, task, target, options, self._avoid) for task in tasks]
+        try:
+            return [pool.submit(_work, task, target, options, self._avoid) for task in tasks]
+        except BrokenProcessPool as error:
+            report.error = f"a worker process died: {error}"
+            self._finish()
+            return []
 
     def _finish(self) -> None:
         report = self.report

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from impl.contents import Contents
 from impl.fence import Fence
 from impl.kvpool import KVPool
 from oracle.ops import METHODS, Config
@@ -55,7 +56,7 @@ class Session:
         self._first: dict[int, int] = {}  # uid -> its first slot
         self._watched: list[tuple[int, torch.Tensor, torch.Tensor]] = []
         self._snapshots: dict[str, Any] = {}
-        self._kv = Contents(bench) if config.data and bench.kv is not None else None
+        self._kv = Contents(bench.kv, bench.kv_window) if config.data and bench.kv is not None else None
 
     def begin(self) -> Observation:
         """What a new allocator shows."""
@@ -66,7 +67,14 @@ class Session:
         self.index += 1
         if step.status == "skip" or step.call is None:
             return IDLE
-        damaged = self._kv.check(self._spent(step), self.slots) if self._kv is not None else ""
+        damaged = ""
+        if (
+            self._kv is not None
+            and isinstance(step.call, FreeCall)
+            and step.status == "legal"
+            and not step.call.swa
+        ):
+            damaged = self._kv.check(step.call, self.slots)
         taken: list[torch.Tensor] = []
         try:
             answer = self._ask(step.call, taken)
@@ -277,89 +285,8 @@ class Session:
 
     # -- K and V ---------------------------------------------------------------------------------------
 
-    def _spent(self, step: Step) -> tuple[Run, ...]:
-        """Slots that the step gives up: what was written there is compared for the last time."""
-        if step.status == "legal" and isinstance(step.call, FreeCall) and not step.call.swa:
-            return step.call.runs
-        return ()
-
     def _window_of(self, answer: torch.Tensor) -> torch.Tensor | None:
         if self.bench.kv_window is None:
             return None
         window: torch.Tensor = self.allocator.translate_loc_from_full_to_swa(answer)
         return window
-
-
-class Contents:
-    """What the caller wrote to K and V: one number a token, in all layers, heads and dimensions."""
-
-    def __init__(self, bench: Bench) -> None:
-        assert bench.kv is not None
-        self._kv, self._window = bench.kv, bench.kv_window
-        self._stamp = 0
-        self._written: dict[Slot, tuple[int, int | None]] = {}  # slot -> stamp, window slot
-        self._copies: dict[str, list[int | None]] = {}
-
-    def write(self, step: Step, slots: torch.Tensor, window: torch.Tensor | None) -> None:
-        """Write new tokens of a step at the slots that it was given."""
-        count = slots.numel()
-        stamps = torch.arange(self._stamp + 1, self._stamp + 1 + count)
-        where = window.tolist() if window is not None else [None] * count
-        for uid, place, tokens in step.fresh:
-            for k in range(tokens):
-                self._written[uid, k] = self._stamp + 1 + place + k, where[place + k]
-        for uid, offset, place, tokens in step.grown:
-            for k in range(tokens):
-                self._written[uid, offset + k] = self._stamp + 1 + place + k, where[place + k]
-        self._stamp += count
-        _fill(self._kv, slots, stamps)
-        if self._window is not None and window is not None:
-            _fill(self._window, window, stamps)
-
-    def check(self, runs: tuple[Run, ...], numbers: Callable[[Iterable[Run]], list[int]]) -> str:
-        """Compare what lies at runs of live slots with what was written there."""
-        known = [
-            (uid, k, k + 1) for uid, low, high in runs for k in range(low, high) if (uid, k) in self._written
-        ]
-        if not known:
-            return ""
-        slots = numbers(known)
-        wanted = [self._written.pop((uid, k))[0] for uid, k, _ in known]
-        index = torch.tensor(slots, device=self._kv.k_buffer[0].device)
-        for layer in range(self._kv.layers):
-            k, v = self._kv.get_kv(layer, index)
-            for name, tensor, sign in (("K", k, 1), ("V", v, -1)):
-                right = torch.tensor(wanted, dtype=tensor.dtype, device=tensor.device).view(-1, 1, 1) * sign
-                if not bool((tensor == right).all()):
-                    at = int((tensor != right).flatten(1).any(1).nonzero()[0])
-                    return f"{name} of layer {layer} at slot {slots[at]} is not what was written there"
-        return ""
-
-    def copied(self, call: CopyCall) -> None:
-        """Remember what a CPU copy holds."""
-        self._copies[call.name] = [
-            self._stamp_at(uid, k) for uid, low, high in call.runs for k in range(low, high)
-        ]
-
-    def loaded(self, call: CopyCall) -> None:
-        """A copy was loaded: its numbers are now at these slots."""
-        slots = [(uid, k) for uid, low, high in call.runs for k in range(low, high)]
-        for slot, stamp in zip(slots, self._copies[call.name], strict=True):
-            if stamp is None:
-                self._written.pop(slot, None)
-            else:
-                self._written[slot] = stamp, None
-
-    def forget(self) -> None:
-        """After restore and clear, what slots hold is unspecified."""
-        self._written.clear()
-
-    def _stamp_at(self, uid: int, offset: int) -> int | None:
-        entry = self._written.get((uid, offset))
-        return entry[0] if entry else None
-
-
-def _fill(pool: KVPool, slots: torch.Tensor, stamps: torch.Tensor) -> None:
-    values = stamps.to(pool.dtype).to(slots.device).view(-1, 1, 1).expand(-1, *pool.k_buffer[0].shape[1:])
-    for layer in range(pool.layers):
-        pool.set_kv(layer, slots, values, -values)
