@@ -137,21 +137,7 @@ def _with(case: Case, **changes: Any) -> Iterator[Case]:
 
 def _with_less(case: Case, tokens: int) -> Case:
     """The same case with the large allocations smaller by so many tokens: as full a pool on fewer pages."""
-
-    def less(value: int) -> int:
-        return value - tokens if value > tokens else value
-
-    operations: list[Operation] = []
-    for o in case.operations:
-        match o:
-            case Alloc(request, size):
-                operations.append(Alloc(request, less(size)))
-            case Extend(batch, flaw):
-                items = (Grow(g.request, less(g.tokens), g.prefix) for g in batch)
-                operations.append(Extend(tuple(items), flaw))
-            case _:
-                operations.append(o)
-    return replace(case, operations=tuple(operations))
+    return _resized(case, lambda value: value - tokens if value > tokens else value)
 
 
 def _rescaled(case: Case, page_size: int) -> Case:
@@ -161,27 +147,30 @@ def _rescaled(case: Case, page_size: int) -> Case:
     def scaled(value: int) -> int:
         return value // old * page_size + min(value % old, page_size - 1) if value >= 0 else value
 
+    config = replace(case.config, page_size=page_size, spare=min(case.config.spare, page_size - 1))
+    return Case(config, _resized(case, scaled, everywhere=True).operations)
+
+
+def _resized(case: Case, size: Callable[[int], int], everywhere: bool = False) -> Case:
+    """The same case with other sizes of allocations; `everywhere`, of what is cut and freed as well."""
+
     def part(p: Part) -> Part:
-        return Part(p.request, scaled(p.start), None if p.stop is None else scaled(p.stop))
+        return Part(p.request, size(p.start), None if p.stop is None else size(p.stop))
 
     operations: list[Operation] = []
     for o in case.operations:
         match o:
-            case Alloc(request, size):
-                operations.append(Alloc(request, scaled(size)))
-            case Extend(batch, flaw):
-                items = (Grow(g.request, scaled(g.tokens), g.prefix) for g in batch)
-                operations.append(Extend(tuple(items), flaw))
-            case Cut(request, tokens):
-                operations.append(Cut(request, scaled(tokens)))
-            case Free(parts, flaw):
-                operations.append(Free(tuple(map(part, parts)), flaw))
-            case FreeSwa(parts):
-                operations.append(FreeSwa(tuple(map(part, parts))))
+            case Alloc():
+                operations.append(replace(o, size=size(o.size)))
+            case Extend():
+                operations.append(replace(o, batch=tuple(replace(g, tokens=size(g.tokens)) for g in o.batch)))
+            case Cut() if everywhere:
+                operations.append(replace(o, tokens=size(o.tokens)))
+            case Free() | FreeSwa() if everywhere:
+                operations.append(replace(o, parts=tuple(map(part, o.parts))))
             case _:
                 operations.append(o)
-    config = replace(case.config, page_size=page_size, spare=min(case.config.spare, page_size - 1))
-    return Case(config, tuple(operations))
+    return replace(case, operations=tuple(operations))
 
 
 def _default(name: str) -> Any:
@@ -255,19 +244,17 @@ def _renamed(case: Case) -> Iterator[Case]:
         return names.setdefault(name, NAMES[len(names)]) if name else name
 
     renamed: list[Operation] = []
-    for operation in case.operations:
-        match operation:
-            case Extend(batch, flaw):
-                items = tuple(Grow(new(g.request), g.tokens, new(g.prefix)) for g in batch)
-                renamed.append(Extend(items, flaw))
-            case ops.Decode(requests, flaw):
-                renamed.append(ops.Decode(tuple(map(new, requests)), flaw))
-            case Free(parts, flaw):
-                renamed.append(Free(tuple(replace(p, request=new(p.request)) for p in parts), flaw))
-            case FreeSwa(parts):
-                renamed.append(FreeSwa(tuple(replace(p, request=new(p.request)) for p in parts)))
+    for o in case.operations:
+        match o:
+            case Extend():
+                items = (replace(g, request=new(g.request), prefix=new(g.prefix)) for g in o.batch)
+                renamed.append(replace(o, batch=tuple(items)))
+            case ops.Decode():
+                renamed.append(replace(o, requests=tuple(map(new, o.requests))))
+            case Free() | FreeSwa():
+                renamed.append(replace(o, parts=tuple(replace(p, request=new(p.request)) for p in o.parts)))
             case Alloc() | Cut() | ops.CopyOut() | ops.CopyIn():
-                renamed.append(replace(operation, request=new(operation.request)))
+                renamed.append(replace(o, request=new(o.request)))
             case _:
-                renamed.append(operation)
+                renamed.append(o)
     yield replace(case, operations=tuple(renamed))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from impl.contents import Contents
@@ -54,7 +55,7 @@ class Session:
         self.bench, self.allocator = bench, bench.allocator
         self.index = 0
         self._first: dict[int, int] = {}  # uid -> its first slot
-        self._watched: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+        self._watched: list[tuple[int, torch.Tensor, list[int]]] = []
         self._snapshots: dict[str, Any] = {}
         self._kv = Contents(bench.kv, bench.kv_window) if config.data and bench.kv is not None else None
 
@@ -106,7 +107,18 @@ class Session:
     def _tensor(
         self, values: Iterable[int], taken: list[torch.Tensor], dtype: torch.dtype = torch.int64
     ) -> torch.Tensor:
-        made = torch.tensor(list(values), dtype=dtype, device=self.device)
+        made = self._mirror(values, taken, dtype)
+        if self.device != "cpu":
+            taken[-1] = made = made.to(self.device)
+        return made
+
+    def _mirror(
+        self, values: Iterable[int], taken: list[torch.Tensor], dtype: torch.dtype = torch.int64
+    ) -> torch.Tensor:
+        # By way of NumPy: several times faster than torch.tensor for short lists.
+        made = torch.from_numpy(np.array(list(values), dtype=np.int64))
+        if dtype is not torch.int64:
+            made = made.to(dtype)
         taken.append(made)
         return made
 
@@ -201,13 +213,6 @@ class Session:
         mirrors = self._mirror(prefix, taken), self._mirror(seq, taken, dtype)
         return allocator.alloc_extend(prefix_device, mirrors[0], seq_device, mirrors[1], last_device, total)
 
-    def _mirror(
-        self, values: list[int], taken: list[torch.Tensor], dtype: torch.dtype = torch.int64
-    ) -> torch.Tensor:
-        made = torch.tensor(values, dtype=dtype)
-        taken.append(made)
-        return made
-
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, step: Step, answer: Any) -> Observation:
@@ -226,7 +231,7 @@ class Session:
             self._kv.write(step, answer, self._window_of(answer))
         if self.config.overwrite and self.index % 2:
             answer.zero_()
-        self._watched = [*self._watched[-WATCHED + 1 :], (self.index, answer, answer.clone())]
+        self._watched = [*self._watched[-WATCHED + 1 :], (self.index, answer, answer.reshape(-1).tolist())]
         return seen
 
     def _departs(self, method: str, answer: torch.Tensor) -> str:
@@ -245,31 +250,28 @@ class Session:
                 tensor.zero_()
 
     def _disturbed(self) -> str:
-        for index, tensor, copy in self._watched:
-            if not torch.equal(tensor, copy):
+        for index, tensor, values in self._watched:
+            if tensor.reshape(-1).tolist() != values:
                 return f"the tensor that operation {index} was given changed afterwards"
         return ""
 
     def _look(self, seen: Observation, full: bool) -> Observation:
         allocator, swa = self.allocator, self.config.kind == "swa"
+        available = whole = window = lists = mapping = None
         try:
             if "available_size" in self.traits.operations:
-                seen = seen._replace(available=int(allocator.available_size()))
+                available = int(allocator.available_size())
             if swa:
-                seen = seen._replace(
-                    full=int(allocator.full_available_size()), window=int(allocator.swa_available_size())
-                )
+                whole, window = int(allocator.full_available_size()), int(allocator.swa_available_size())
             if full and self.bench.lists is not None:
-                seen = seen._replace(lists=self.bench.lists(allocator))
+                lists = self.bench.lists(allocator)
             if full and swa:
                 every = torch.arange((self.config.pages + 1) * self.config.page_size, device=self.device)
-                translated = allocator.translate_loc_from_full_to_swa(every)
-                seen = seen._replace(mapping=tuple(translated.tolist()))
+                mapping = tuple(allocator.translate_loc_from_full_to_swa(every).tolist())
         except Exception as error:
-            return seen._replace(
-                outcome="raised", error=f"{type(error).__name__}: {error} (asked for its state)"
-            )
-        return seen
+            words = f"{type(error).__name__}: {error} (asked for its state)"
+            return seen._replace(outcome="raised", error=words)
+        return seen._replace(available=available, full=whole, window=window, lists=lists, mapping=mapping)
 
     def _forecast(self, call: BatchCall, seen: Observation) -> Observation:
         if "estimated_num_new_pages" not in self.traits.operations:

@@ -143,7 +143,7 @@ def test_installed_finds_the_package_and_says_when_there_is_none(tmp_path, monke
         installed()
     (tmp_path / "sglang" / "srt").mkdir(parents=True)
     (tmp_path / "sglang" / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
+    sys.path.insert(0, str(tmp_path))
     assert installed() == tmp_path
 
 
