@@ -176,7 +176,7 @@ def draw_pair(
         names = sorted(world.requests)
         between = [ops.Free((Part(name),)) for name in names if not chance(source, 3)]
     elif relation.middle == "extends":
-        between = [workload._extend(source) for _ in range(1 + source.below(2))]
+        between = [workload.extend(source) for _ in range(1 + source.below(2))]
         for operation in between:
             workload.world = Ledger(config, traits).step(workload.world, operation).after
     else:

@@ -21,6 +21,7 @@ from properties.sources import BytesSource, Source, chance, pick, weighted
 NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + tuple(
     f"{a}{b}" for a in "ABC" for b in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
+Maker = Callable[[Source], Operation]
 SNAPSHOTS = ("S", "T")
 TRIES = 4
 HEAD, SLOT = 64, 33  # bytes of `decode_slots`
@@ -83,23 +84,22 @@ class Workload:
         self.over = False
         self._makers, self._weights = self._habits(source, misuse)
 
-    def _habits(self, source: Source, misuse: bool) -> tuple[list[Callable[[Source], Operation]], list[int]]:
+    def _habits(self, source: Source, misuse: bool) -> tuple[list[Maker], list[int]]:
         """Which operations this case likes, and how much: wild weights find more than equal ones."""
-        makers = [
-            (self._extend, "alloc_extend", 6), (self._decode, "alloc_decode", 4), (self._alloc, "alloc", 3),
+        alloc = 3 if self.config.extends else 12
+        makers: list[tuple[Maker, str, int]] = [
+            (self.extend, "alloc_extend", 6), (self._decode, "alloc_decode", 4), (self._alloc, "alloc", alloc),
             (self._free, "free", 6), (self._cut, "free", 2), (self._free_swa, "free_swa", 3),
             (self._group, "free_group_begin", 4), (self._merge, "merge_and_sort_free", 1),
             (self._state, "backup_state", 2), (self._clear, "clear", 1), (self._copy, "get_cpu_copy", 1),
         ]  # fmt: skip
         have = self.ledger.traits.operations
-        if self.config.kind == "token" or not self.config.extends:
-            makers[2] = (self._alloc, "alloc", 12)
         chosen = [
             (maker, weight * pick(source, (1, 1, 2, 4, 0)))
             for maker, method, weight in makers
             if method in have
         ]
-        if not any(weight for maker, weight in chosen if maker in (self._extend, self._decode, self._alloc)):
+        if not any(weight for maker, weight in chosen if maker in (self.extend, self._decode, self._alloc)):
             chosen = [(maker, weight or 3) for maker, weight in chosen]
         if misuse and chance(source, 2):
             chosen.append((self._misuse, 1))
@@ -157,7 +157,8 @@ class Workload:
                 return source.below(1 + inside + room * size)
         return 0 if chance(source, 3) else 1 + source.below(3 * size)
 
-    def _extend(self, source: Source) -> Operation:
+    def extend(self, source: Source) -> ops.Extend:
+        """A batch that grows, legal or not: the world is not moved on."""
         room = self._room()
         batch = []
         share = max(1, self._widest)
@@ -170,7 +171,7 @@ class Workload:
             batch.append(Grow(name, tokens, prefix))
         return ops.Extend(tuple(batch))
 
-    def _decode(self, source: Source) -> Operation:
+    def _decode(self, source: Source) -> ops.Decode:
         running = sorted(self.world.requests)
         if running and not chance(source, 5):
             first = source.below(len(running))
@@ -278,21 +279,11 @@ class Workload:
                 else ops.GroupBegin()
             ),
             lambda: ops.GroupBegin(),
-            lambda: replace(self._as_extend(source), flaw=pick(source, ops.EXTEND_FLAWS)),
-            lambda: replace(self._as_decode(source), flaw=pick(source, ("lengths", "last_loc", "dtype"))),
+            lambda: replace(self.extend(source), flaw=pick(source, ops.EXTEND_FLAWS)),
+            lambda: replace(self._decode(source), flaw=pick(source, ("lengths", "last_loc", "dtype"))),
             lambda: self._twice(source),
         ]
         return pick(source, wrong)()
-
-    def _as_extend(self, source: Source) -> ops.Extend:
-        operation = self._extend(source)
-        assert isinstance(operation, ops.Extend)
-        return operation
-
-    def _as_decode(self, source: Source) -> ops.Decode:
-        operation = self._decode(source)
-        assert isinstance(operation, ops.Decode)
-        return operation
 
     def _twice(self, source: Source) -> Operation:
         name = self._held(source)
