@@ -155,8 +155,8 @@ def gate(
 
 def _console(stderr: bool = False) -> Console:
     """A console as wide as the terminal; where there is none, wide enough for the tables."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=120)
+    console = Console(stderr=stderr, emoji=False)  # module:name: is no emoji
+    return console if console.is_terminal else Console(stderr=stderr, width=120, emoji=False)
 
 
 def _writable(out: Path) -> None:

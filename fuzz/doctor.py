@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from impl.subject import Subject
+from impl.subject import KV_SLOTS, Subject
 from oracle import ops
 from oracle.ledger import Ledger
 from oracle.ops import METHODS, Alloc, Case, Config, Extend, Grow, Operation, Part
@@ -31,7 +31,7 @@ def examine(subject: Subject) -> list[Look]:
         size,
         swa_pages=subject.space.fixed.get("swa_pages", pages) if subject.space.kind == "swa" else 0,
         need_sort=subject.space.fixed.get("need_sort", subject.space.need_sort[-1]),
-        data=subject.space.data,
+        data=subject.space.data and pages * size <= KV_SLOTS,
     )
     traits = subject.traits(config)
     return [_look(subject, config, traits, method) for method in METHODS.values() if method != "cut"]

@@ -76,6 +76,7 @@ class Child:
         kind, value = self._receive(self._send(*request), START_TIMEOUT)
         if kind == "answer":
             return value
+        self.close()
         raise SubjectError(value if kind == "failed" else f"{self.name}: its process died ({value})")
 
     def _send(self, *request: Any) -> int:

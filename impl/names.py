@@ -135,6 +135,10 @@ def _fixed(subject: LocalSubject, parsed: Name) -> LocalSubject:
         raise SubjectError(f"{parsed.base} has no second pool: leave swa_pages out")
     if min((value for key, value in fixed.items() if key in NUMBERS and key != "spare"), default=1) < 1:
         raise SubjectError(f"{parsed.base}: a pool has at least one page of at least one slot")
+    if fixed.get("spare", 0) >= fixed.get("page_size", max(space.page_sizes)):
+        raise SubjectError(
+            f"{parsed.base}: spare is what is left behind the last whole page: under page_size"
+        )
     return replace(subject, space=replace(space, fixed=fixed)) if fixed else subject
 
 

@@ -6,6 +6,8 @@ has, it is asked; what only its source tells stands here as data.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from dataclasses import replace
 from typing import Any, cast
 
@@ -35,7 +37,7 @@ _DIALECTS = {
     ("old", "ascend"): replace(SEED_PAGED, name="sglang up to 0.4.10 ascend", **_OLD),  # type: ignore[arg-type]
     ("new", "token"): replace(SEED_TOKEN, name="sglang from 0.5.1 token"),
     ("new", "paged"): replace(SEED_PAGED, name="sglang from 0.5.1 paged", merge_extend="loose"),
-    ("new", "ascend"): replace(SEED_PAGED, name="sglang from 0.5.1 ascend", merge_extend="exact", merge_decode="always"),
+    ("new", "ascend"): replace(SEED_PAGED, name="sglang from 0.5.1 ascend", merge_extend="exact", merge_decode="exact"),
     ("staged", "token"): replace(SEED_TOKEN, name="sglang from 0.5.20 token"),
     ("staged", "paged"): replace(SEED_PAGED, name="sglang from 0.5.20 paged", staged_front=False, merge_extend="loose"),
     ("staged", "ascend"): replace(
@@ -60,6 +62,11 @@ def release_subject(name: str, version: str, part: str, engine: str, path: str, 
         )
     runs_triton = _on_triton(release, chosen, wanted)
     interpreted = runs_triton and device == "cpu"
+    if interpreted:
+        with contextlib.suppress(ImportError):
+            # Triton's interpreter loads this at its first launch, which takes half a second: once here, and not
+            # in every process that a crash makes us fork.
+            importlib.import_module("triton.experimental.gluon")
     kind = "paged" if part == "ascend" else part
     # Releases take their token allocator where a page has one slot; only the window's pools know both.
     sizes = (1,) if not release.is_paged(chosen) else PAGE_SIZES if part == "swa" else PAGE_SIZES[1:]

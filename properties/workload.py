@@ -30,7 +30,9 @@ NONE: frozenset[str] = frozenset()
 
 def draw_config(source: Source, space: Space, level: str, avoid: frozenset[str] = NONE) -> Config:
     """A pool of the space: small ones mostly, some with many pages, since each is blind to other faults."""
-    page_size = pick(source, [size for size in space.page_sizes if _allowed(size, avoid)] or space.page_sizes)
+    least = space.fixed.get("spare", 0)
+    sizes = [size for size in space.page_sizes if size > least]
+    page_size = pick(source, [size for size in sizes if _allowed(size, avoid)] or sizes)
     pages = (1 + source.below(4), 5 + source.below(8), 20 + source.below(60), 100 + source.below(200))[
         weighted(source, (10, 6) if space.small else (10, 6, 2, 1))
     ]
@@ -51,7 +53,10 @@ def draw_config(source: Source, space: Space, level: str, avoid: frozenset[str] 
         and chance(source, 4)
         and "with K and V" not in avoid,
     )
-    return replace(config, **space.fixed) if space.fixed else config
+    # What the name fixes and what was drawn have to go together.
+    spare = min(config.spare, space.fixed.get("page_size", page_size) - 1)
+    config = replace(config, **{"spare": spare, **space.fixed})
+    return replace(config, data=config.data and config.size <= KV_SLOTS)
 
 
 def _allowed(page_size: int, avoid: frozenset[str]) -> bool:
