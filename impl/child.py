@@ -27,7 +27,7 @@ from oracle.ops import Case, Config
 from oracle.plan import plan
 from oracle.traits import Traits
 from oracle.verdict import Observation
-from oracle.world import Step, World
+from oracle.world import BatchCall, Step, World
 
 if TYPE_CHECKING:
     from impl.session import Session
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT = 300.0
 ANSWER_TIMEOUT = 120.0
-SUBJECT_FAILED = 2
+SUBJECT_FAILED, RETIRED = 2, 75
 LAUNCH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from impl.child import main; main()"
 
 
@@ -232,15 +232,22 @@ def main() -> None:
         )
         os._exit(SUBJECT_FAILED)
     if device != "cpu":
-        Worker(connection, subject, mmap.mmap(-1, 8)).serve()  # a process that has used a GPU can't fork
+        worker = Worker(connection, subject, mmap.mmap(-1, 8))
+        worker.retired = True
+        while worker.retired:  # a process that has used a GPU can't fork, so this one goes on
+            worker.retired = False
+            worker.serve()
         return
     current = mmap.mmap(-1, 8)
     while True:
         pid = os.fork()
         if not pid:
-            Worker(connection, subject, current).serve()
-            os._exit(0)
+            worker = Worker(connection, subject, current)
+            worker.serve()
+            os._exit(RETIRED if worker.retired else 0)
         _, status = os.waitpid(pid, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == RETIRED:
+            continue
         if not os.WIFSIGNALED(status):
             os._exit(os.waitstatus_to_exitcode(status))
         serial = int.from_bytes(current[:8], "little")
@@ -257,10 +264,11 @@ class Worker:
         self._connection, self._subject, self._current = connection, subject, current
         self._driver: Session | None = None
         self._serial = 0
+        self.retired = False
 
     def serve(self) -> None:
         """One request after the other."""
-        while True:
+        while not self.retired:
             try:
                 self._serial, what, *arguments = self._connection.recv()
                 self._current[:8] = self._serial.to_bytes(8, "little")
@@ -293,7 +301,12 @@ class Worker:
                 self._say("seen", self._driver.apply(arguments[0]))
             case "run":
                 case_ = arguments[0]
-                for seen in subject.run(case_, plan(case_, subject.traits(case_.config))):
+                steps = plan(case_, subject.traits(case_.config))
+                for seen in subject.run(case_, steps):
                     self._say("seen", seen)
+                if any(step.status == "misuse" and isinstance(step.call, BatchCall) for step in steps):
+                    # A kernel that was misled may have written anywhere in this process: the next case gets
+                    # a new one, or it would answer for this one.
+                    self.retired = True
             case _:
                 raise ValueError(f"unknown request {what!r}")
