@@ -19,7 +19,7 @@ EVERYWHERE = ("sequences", "state machine", "fixed slots")
 CATCHES = [
     *(("sequences", name, "quick") for name in PLANTED if name not in
       ("copies_other_rows", "hidden_turn", "merge_does_not_sort", "group_reverses", "dies", "two_faults")),
-    ("sequences", "copies_other_rows", "quick"),
+    ("sequences", "copies_other_rows", "ci"),
     ("state machine", "int32_answers", "quick"),
     ("state machine", "no_debug", "quick"),
     ("fixed slots", "page_too_many", "quick"),
