@@ -25,6 +25,7 @@ Pieces = tuple[tuple[Operation, ...], ...]  # three of them
 STATE = (ops.Backup, ops.Restore, ops.CopyOut, ops.CopyIn)
 GROUPS = (ops.GroupBegin, ops.GroupEnd)
 LAST = "Z"
+TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +152,25 @@ RELATIONS = (
 
 
 def applies(relation: Relation, space: Space, traits: Traits) -> bool:
-    """Whether a subject claims what a relation needs."""
-    return relation.needs <= traits.operations and (not relation.sorts or True in space.need_sort)
+    """Whether a subject claims what a relation needs, and can be made with a pool on which it says something."""
+    if relation.sorts and not space.fixed.get("need_sort", True in space.need_sort):
+        return False
+    # A method may be there without a pool that has it: token allocators inherit an extend that only raises.
+    largest = space.fixed.get("page_size", max(space.page_sizes))
+    extends = space.kind == "paged" or (space.kind == "swa" and largest > 1)
+    return relation.needs <= traits.operations and (extends or not relation.needs >= _EXTEND)
 
 
 def draw_pair(
     relation: Relation, source: Source, subject: Subject, level: str, avoid: frozenset[str] = NONE
 ) -> Pair:
     """A pool and three pieces of a workload on it."""
-    while True:
+    for _ in range(TRIES):  # what is avoided may leave no pool that has extends: then nothing is compared
         config = draw_config(source, subject.space, level, avoid)
-        if relation.sorts:
-            config = replace(config, need_sort=True)
-        if "alloc_extend" not in relation.needs or config.extends:
+        if not relation.needs >= _EXTEND or config.extends:
             break
-        if set(subject.space.page_sizes) == {1} and subject.space.kind == "swa":
-            raise ValueError("no pool of this subject has extends")
+    if relation.sorts:
+        config = replace(config, need_sort=True)
     traits = subject.traits(config)
     workload = Workload(config, traits, source, avoid, misuse=False)
     before = _made(workload, source, 1 + source.below(8))

@@ -366,6 +366,14 @@ two_faults = plant("paged", "EXHAUST CONSERVE", 1, ExhaustionRaises, FourthFree,
 dies = plant("token", "GUARD", 0, Dies, name="dies", page_sizes=(1,))
 
 
+def no_claims(config: Config) -> Any:
+    """A sound token allocator, whose factory says nothing but its kind."""
+    return build("token", (), config)
+
+
+no_claims.kind = "token"
+
+
 def raises(config: Config) -> Any:
     """A factory that raises."""
     raise RuntimeError("no pool today")

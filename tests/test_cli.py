@@ -358,12 +358,23 @@ def started(command, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
-def test_a_planted_fault_in_processes_of_its_own(tmp_path):
-    command = [sys.executable, "-c", "from fuzz.cli import main; main()", "gate", "--impl", FAULTY]
-    done = started([*command, "--budget", "quick", "--workers", "2", "--out", tmp_path, "--json"], REPOSITORY)
+def test_a_planted_engine_in_processes_of_its_own(tmp_path):
+    command = [sys.executable, "-c", "from fuzz.cli import main; main()", "gate", "--tier", "kernel"]
+    options = [
+        "--impl",
+        "tests.planted:WritesBeforeOutput",
+        "--budget",
+        "quick",
+        "--seed",
+        "0",
+        "--workers",
+        "1",
+    ]
+    done = started([*command, *options, "--out", tmp_path, "--json"], REPOSITORY)
     assert done.returncode == 1, done.stderr
-    whole = schema_of(json.loads(done.stdout))
-    assert {finding["code"] for finding in whole["runs"][0]["findings"]} == {"TYPE"}
+    run = schema_of(json.loads(done.stdout))["runs"][0]
+    assert (run["tier"], run["findings"][0]["code"]) == ("kernel", "GUARD")
+    assert json.loads((tmp_path / run["findings"][0]["case"]).read_text())["dtype"] == "int64"
 
 
 def test_the_console_script_works_in_a_repository_with_packages_of_our_names(tmp_path):
@@ -372,10 +383,12 @@ def test_the_console_script_works_in_a_repository_with_packages_of_our_names(tmp
         (tmp_path / package / "__init__.py").write_text("raise RuntimeError('somebody else')\n")
     (tmp_path / "mymodule.py").write_text(
         "import torch\n"
+        "from impl.subject import kv_pools, own\n"
         "from impl.token import TokenAllocator\n\n\n"
         "def factory(config):\n"
-        "    return TokenAllocator(config.size, torch.float32, 'cpu', None, config.need_sort)\n\n\n"
-        "factory.kind = 'token'\n"
+        "    pool, _ = kv_pools(config, 'cpu')\n"
+        "    return TokenAllocator(config.size, torch.float32, 'cpu', pool, config.need_sort)\n\n\n"
+        "factory.kind, factory.traits = 'token', own('token').claims\n"
     )
     names = ["--impl", "paged", "--impl", "mymodule:factory"]
     options = ["--level", "contract", "--budget", "quick", "--seed", "0", "--workers", "1", "--json"]

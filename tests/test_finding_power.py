@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from impl.engines import LocalEngine
+from impl.names import local
 from impl.subject import own
 from impl.torch_engine import TorchEngine
 from properties.checks import CHECKS, BatchBroken, Tally, plan_of, plan_of_engine, run_task
 from properties.judged import Broken
+from properties.relations import RELATIONS
 from tests import planted
 from tests.planted import ENGINES, PLANTED
 
@@ -110,3 +112,28 @@ def test_kernel_check_passes_a_sound_engine():
 
 def test_every_planted_allocator_is_reachable_by_its_name():
     assert all(getattr(planted, name) is fault for name, fault in PLANTED.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("paged", set()),
+        ("token", {"split", "permuted", "shared prefix"}),
+        ("swa[page_size=1]", {"split", "permuted", "shared prefix"}),
+        ("paged[need_sort=false]", {"refill"}),
+        # Its allocator inherits an extend that raises.
+        ("tests.planted:no_claims", {"split", "permuted", "shared prefix"}),
+    ],
+)
+def test_relations_without_a_pool_to_run_on_are_not_planned(name, missing):
+    subject = local(name)
+    planned = {task.check for task in plan_of(subject, "quick", "contract")}
+    assert {r.name for r in RELATIONS if f"relation {r.name}" not in planned} == missing
+
+
+def test_a_relation_for_which_no_pool_is_left_ends_and_compares_nothing():
+    subject = replace(own("swa"), space=replace(own("swa").space, page_sizes=(1, 3)))
+    tally = Tally()
+    task = next(task for task in plan_of(subject, "quick", "contract") if task.check == "relation split")
+    run_task(task, subject, "contract", 0, tally, frozenset({"with a page size that is no power of two"}))
+    assert (tally.operations, tally.cases) == (0, task.count)
