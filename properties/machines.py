@@ -24,6 +24,7 @@ from properties.shapes import shapes
 from properties.sources import BytesSource
 from properties.workload import HEAD, draw_config
 
+RIPE = 12  # operations before the first misuse, which ends an example
 requests = st.sampled_from("ABCDE")
 batches = st.lists(requests, max_size=6, unique=True)
 snapshots = st.sampled_from("ST")
@@ -60,13 +61,15 @@ class AllocatorMachine(RuleBasedStateMachine):
         self._report(self.judge.begin(self.driver.begin()))
 
     def do(self, operation: Operation) -> None:
-        """Ask for one operation and judge the answer; a case ends with its misuse."""
+        """Ask for one operation and judge the answer; a case ends with its misuse, so that comes late."""
         if self.over:
             return
         step = self.ledger.step(self.world, operation)
         if step.status == "skip" or step.rule in self.ledger.traits.undefined:
             return
         if self.avoid and not self.avoid.isdisjoint(shapes(step, self.config)):
+            return
+        if step.status == "misuse" and len(self.done) < RIPE:
             return
         self.done.append(operation)
         self._ask(step)

@@ -15,7 +15,7 @@ from oracle.ledger import Ledger
 from oracle.ops import Case, Config, Grow, Operation, Part
 from oracle.plan import plan
 from oracle.traits import Traits
-from oracle.verdict import Observation, Violation, short
+from oracle.verdict import Observation, Violation, lists_in_words, short
 from properties.judged import judged
 from properties.shapes import config_shapes, shapes
 from properties.sources import Source, chance
@@ -34,8 +34,9 @@ class Relation:
 
     says: what is asserted. code: the promise that a difference breaks. needs: methods without which it says
     nothing. build: both lists of operations from the pieces; they end with the same ones, the third piece.
-    exact: `always` compares slot numbers and lists, `ordered` where the subject claims an order, `never` only
-    what fits and what is left.
+    exact: what comes after is compared slot by slot `always`, `ordered` where the subject claims an order, or
+    `never`: then only what fits and what is left. middle: what the second piece is made of; of `extends` the
+    free list that they leave is compared, and with `same_order` their slots.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Relation:
     build: Callable[[Pieces], tuple[list[Operation], list[Operation]]]
     exact: str
     middle: str = "any"
+    same_order: bool = False
     sorts: bool = False
 
 
@@ -138,7 +140,7 @@ RELATIONS = (
     ),
     Relation(
         "split", "A batch gets what its requests get one after the other.",
-        "CONSERVE", _EXTEND, _split, "never", middle="extends",
+        "CONSERVE", _EXTEND, _split, "never", middle="extends", same_order=True,
     ),
     Relation(
         "permuted", "The order of requests in a batch changes neither whether it fits nor what is left.",
@@ -146,7 +148,7 @@ RELATIONS = (
     ),
     Relation(
         "shared prefix", "Two requests that start behind one shared prefix get slots of their own, together or apart.",
-        "UNIQUE", _EXTEND, _shared, "never", middle="extends",
+        "UNIQUE", _EXTEND, _shared, "never", middle="extends", same_order=True,
     ),
 )  # fmt: skip
 
@@ -211,10 +213,24 @@ def compare(
         if outcome.violation is not None:
             return outcome.violation, operations
     relation = pair.relation
-    ordered = subject.traits(pair.config).dialect is not None
-    exact = relation.exact == "always" or (relation.exact == "ordered" and ordered)
+    dialect = subject.traits(pair.config).dialect
+    exact = relation.exact == "always" or (relation.exact == "ordered" and dialect is not None)
     count = len(pair.pieces[2])
     start = len(left.operations) - count, len(right.operations) - count
+    if relation.middle == "extends" and dialect is not None:
+        # When waiting pages are merged depends on the batch, and with it the order; where none wait, nothing does.
+        several = start[1] - start[0] + 1
+        parts = second.answers[start[1] - several : start[1]]
+        sorts = pair.config.need_sort or dialect.always_sorts
+        difference = (
+            "" if sorts else _batch_difference(first.answers[start[0] - 1], parts, relation.same_order)
+        )
+        if difference:
+            summary = f"{relation.says} But {ops.sentence(left.operations[start[0] - 1])} {difference}"
+            symptom = f"relation {relation.name}"
+            return Violation(
+                relation.code, "fault", start[0] - 1, "alloc_extend", summary, symptom
+            ), operations
     for offset in range(min(len(first.answers) - start[0], len(second.answers) - start[1])):
         a, b = first.answers[start[0] + offset], second.answers[start[1] + offset]
         difference = _difference(a, b, exact)
@@ -245,6 +261,17 @@ def _comparable(subject: Subject, pair: Pair, left: Case, right: Case, avoid: fr
         return True
     batch = plans[0][len(left.operations) - len(pair.pieces[2]) - 1]
     return batch.status == "legal" and batch.fits
+
+
+def _batch_difference(whole: Observation, parts: Sequence[Observation], same_order: bool) -> str:
+    """How a batch departs from its parts, one after the other: in its slots, or in the free list it leaves."""
+    slots = tuple(slot for part in parts for slot in part.slots)
+    if same_order and whole.slots != slots:
+        return f"got {short(whole.slots)} at once and {short(slots)} one by one"
+    lists = parts[-1].lists if parts else whole.lists
+    if whole.lists is not None and lists is not None and whole.lists != lists:
+        return f"left {lists_in_words(whole.lists)} in one run and {lists_in_words(lists)} in the other"
+    return ""
 
 
 def _difference(a: Observation, b: Observation, exact: bool) -> str:

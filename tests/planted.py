@@ -286,6 +286,25 @@ class OrderOfBatch:
         return super().alloc_extend(prefix, prefix_cpu, seq, *rest)
 
 
+class RollsForSeveral:
+    """A batch of several takes its first page from the end of the free list. Nobody's contract forbids it."""
+
+    def alloc_extend(self: Any, prefix: Any, prefix_cpu: Any, seq: Any, *rest: Any) -> Any:
+        if seq.numel() > 1:
+            self.free_pages = self.free_pages.roll(1)
+        return super().alloc_extend(prefix, prefix_cpu, seq, *rest)
+
+
+class RollsForLongFirst:
+    """The same, where the first request of the batch grows longer than the last."""
+
+    def alloc_extend(self: Any, prefix: Any, prefix_cpu: Any, seq: Any, *rest: Any) -> Any:
+        grow = seq - prefix
+        if grow.numel() > 1 and int(grow[0]) > int(grow[-1]):
+            self.free_pages = self.free_pages.roll(1)
+        return super().alloc_extend(prefix, prefix_cpu, seq, *rest)
+
+
 class SharedPrefixSharesAll:
     """Two requests of a batch behind one last location, or behind none, get one set of slots."""
 
@@ -356,6 +375,8 @@ group_reverses = plant("token", "GROUP", 4, GroupReverses, name="group_reverses"
 
 # In batches.
 batch_loses_page = plant("paged", "CONSERVE", 1, BatchLosesPage, name="batch_loses_page")
+rolls_for_several = plant("paged", "CONSERVE UNIQUE", 1, RollsForSeveral, name="rolls_for_several")
+rolls_for_long_first = plant("paged", "CONSERVE", 1, RollsForLongFirst, name="rolls_for_long_first")
 order_of_batch = plant("paged", "EXHAUST REUSE", 1, OrderOfBatch, name="order_of_batch")
 shared_prefix_shares_all = plant(
     "paged", "UNIQUE ALIGN", 1, SharedPrefixSharesAll, name="shared_prefix_shares_all"
