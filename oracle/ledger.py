@@ -111,7 +111,10 @@ def _batch(
     if flaw:
         # A flaw spoils the first request of the batch, so there has to be one, and it has to show.
         misplaced = page_size > 1 and any(tokens for _, _, tokens, _ in growth)
-        if not batch or (flaw == "last_loc" and not misplaced) or (decode and flaw == "total"):
+        # Without the flaw it would fit: else running out is what is seen, and not the flaw.
+        need = sum(pages for _, _, _, pages in growth)
+        room = min(world.free, world.swa_free) if ledger.config.swa_pages else world.free
+        if not batch or need > room or (flaw == "last_loc" and not misplaced) or (decode and flaw == "total"):
             return skipped(world, operation)
         return misused(world, operation, flaw, call, call.total)
     if rule:

@@ -106,7 +106,8 @@ class Workload:
         ]
         if not any(weight for maker, weight in chosen if maker in (self.extend, self._decode, self._alloc)):
             chosen = [(maker, weight or 3) for maker, weight in chosen]
-        if misuse and chance(source, 2):
+        self.misuses = misuse and chance(source, 2)
+        if self.misuses:
             chosen.append((self._misuse, 1))
         return [maker for maker, _ in chosen], [weight for _, weight in chosen]
 
@@ -118,6 +119,19 @@ class Workload:
             if self._sensible(step):
                 self.world = step.after
                 self.over = step.status == "misuse"
+                return operation
+        return None
+
+    def last(self, source: Source) -> Operation | None:
+        """The misuse that a case of its kind ends with; None where it has one, or none makes sense here."""
+        if self.over or not self.misuses:
+            return None
+        for _ in range(2 * TRIES):
+            nested = self.world.group is not None and chance(source, 4)
+            operation = ops.GroupBegin() if nested else self._misuse(source)
+            step = self.ledger.step(self.world, operation)
+            if step.status == "misuse" and self._sensible(step):
+                self.over = True
                 return operation
         return None
 
@@ -317,7 +331,8 @@ def generate(
             made.append(operation)
         if workload.over:
             break
-    return Case(config, tuple(made))
+    last = workload.last(source)
+    return Case(config, (*made, last) if last is not None else tuple(made))
 
 
 def decode_slots(
