@@ -23,12 +23,11 @@ from rich.table import Table
 
 from impl.names import OWN, local
 from impl.subject import Space, Subject
-from oracle.plan import plan
 from properties.checks import quiet
 from properties.judged import judged
 from properties.machines import machine_for
 from properties.sources import SeededSource
-from properties.workload import NONE, generate
+from properties.workload import NONE, generate_planned
 
 LEVEL = "contract"
 PEER = "generator alone"
@@ -79,8 +78,8 @@ def generator_alone(subject: Subject, space: Space) -> Batch:
     """The peer: the same cases made and planned by generator and ledger, and given to nobody."""
 
     def batch(number: int) -> int:
-        case = generate(SeededSource(f"bench/{number}"), space, subject.traits, LEVEL)
-        return sum(step.call is not None for step in plan(case, subject.traits(case.config)))
+        _, steps = generate_planned(SeededSource(f"bench/{number}"), space, subject.traits, LEVEL)
+        return sum(step.call is not None for step in steps)
 
     return batch
 
@@ -89,9 +88,8 @@ def seeded(subject: Subject, space: Space) -> Batch:
     """Cases from a seed, judged whole."""
 
     def batch(number: int) -> int:
-        outcome = judged(
-            subject, generate(SeededSource(f"bench/{number}"), space, subject.traits, LEVEL), LEVEL
-        )
+        case, steps = generate_planned(SeededSource(f"bench/{number}"), space, subject.traits, LEVEL)
+        outcome = judged(subject, case, LEVEL, steps=steps)
         if outcome.violation is not None:
             raise SystemExit(f"{subject.name} breaks a promise, so there is no rate: {outcome.violation}")
         return outcome.operations

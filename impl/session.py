@@ -86,12 +86,14 @@ class Session:
         else:
             seen = self._read(step, answer)
         self._overwrite(taken)
-        disturbed = self._disturbed()
         small = self.config.pages <= SMALL_POOL
-        seen = self._look(seen, full=small or step.probe or self.index % LOOK_EVERY == 0)
-        if isinstance(step.call, BatchCall) and not step.call.flaw and seen.outcome == "slots":
-            seen = self._forecast(step.call, seen)
-        return seen._replace(disturbed=disturbed, damaged=damaged) if disturbed or damaged else seen
+        return self._look(
+            seen,
+            full=small or step.probe or self.index % LOOK_EVERY == 0,
+            disturbed=self._disturbed(),
+            damaged=damaged,
+            batch=step.call if isinstance(step.call, BatchCall) and not step.call.flaw else None,
+        )
 
     # -- asking ----------------------------------------------------------------------------------------
 
@@ -222,7 +224,9 @@ class Session:
             return Observation("none")
         if not isinstance(answer, torch.Tensor):
             return Observation("odd", error=f"a {type(answer).__name__} instead of a tensor")
-        slots = tuple(answer.reshape(-1).tolist())
+        flat = answer.reshape(-1) if answer.dim() != 1 else answer
+        numbers = flat.tolist()
+        slots = tuple(numbers)
         seen = Observation("slots", slots, tensor=self._departs(METHODS[type(step.operation)], answer))
         for uid, place, _ in step.fresh:
             if place < len(slots):
@@ -231,7 +235,8 @@ class Session:
             self._kv.write(step, answer, self._window_of(answer))
         if self.config.overwrite and self.index % 2:
             answer.zero_()
-        self._watched = [*self._watched[-WATCHED + 1 :], (self.index, answer, answer.reshape(-1).tolist())]
+            numbers = [0] * len(numbers)
+        self._watched = [*self._watched[-WATCHED + 1 :], (self.index, flat, numbers)]
         return seen
 
     def _departs(self, method: str, answer: torch.Tensor) -> str:
@@ -251,15 +256,24 @@ class Session:
 
     def _disturbed(self) -> str:
         for index, tensor, values in self._watched:
-            if tensor.reshape(-1).tolist() != values:
+            if tensor.tolist() != values:
                 return f"the tensor that operation {index} was given changed afterwards"
         return ""
 
-    def _look(self, seen: Observation, full: bool) -> Observation:
-        allocator, swa = self.allocator, self.config.kind == "swa"
-        available = whole = window = lists = mapping = None
+    def _look(
+        self,
+        seen: Observation,
+        full: bool,
+        disturbed: str = "",
+        damaged: str = "",
+        batch: BatchCall | None = None,
+    ) -> Observation:
+        """What was answered, with what can be read from outside: with `full` the lists and the mapping too."""
+        allocator, swa, have = self.allocator, self.config.kind == "swa", self.traits.operations
+        available = whole = window = lists = mapping = forecast = None
+        outcome, error = seen.outcome, seen.error
         try:
-            if "available_size" in self.traits.operations:
+            if "available_size" in have:
                 available = int(allocator.available_size())
             if swa:
                 whole, window = int(allocator.full_available_size()), int(allocator.swa_available_size())
@@ -268,22 +282,15 @@ class Session:
             if full and swa:
                 every = torch.arange((self.config.pages + 1) * self.config.page_size, device=self.device)
                 mapping = tuple(allocator.translate_loc_from_full_to_swa(every).tolist())
-        except Exception as error:
-            words = f"{type(error).__name__}: {error} (asked for its state)"
-            return seen._replace(outcome="raised", error=words)
-        return seen._replace(available=available, full=whole, window=window, lists=lists, mapping=mapping)
-
-    def _forecast(self, call: BatchCall, seen: Observation) -> Observation:
-        if "estimated_num_new_pages" not in self.traits.operations:
-            return seen
-        try:
-            return seen._replace(
-                forecast=int(self.allocator.estimated_num_new_pages(len(call.seq), call.total))
-            )
-        except Exception as error:
-            return seen._replace(
-                outcome="raised", error=f"{type(error).__name__}: {error} (asked for a forecast)"
-            )
+            if batch is not None and outcome == "slots" and "estimated_num_new_pages" in have:
+                forecast = int(allocator.estimated_num_new_pages(len(batch.seq), batch.total))
+        except Exception as raised:
+            outcome, error = "raised", f"{type(raised).__name__}: {raised} (asked for its state)"
+        # By position: an observation is made for every operation, and `_replace` takes six times as long.
+        return Observation(
+            outcome, seen.slots, error, seen.tensor, available, whole, window, lists, mapping,
+            disturbed, damaged, "", forecast,
+        )  # fmt: skip
 
     # -- K and V ---------------------------------------------------------------------------------------
 

@@ -15,9 +15,7 @@ PROBED_ONE_BY_ONE = 16
 def plan(case: Case, traits: Traits) -> list[Step]:
     """The steps of a case, ready for a subject.
 
-    Every case ends by giving everything back and taking the whole pool, so that what was lost or doubled on
-    the way shows. A case ends with its first misuse; behind that the free pages are taken, to see whether
-    the pool still keeps its promises. These last steps are marked `probe`.
+    A case ends with its first misuse; what follows it is left out. Behind it comes the `epilogue`.
     """
     ledger = Ledger(case.config, traits)
     world = ledger.start()
@@ -26,13 +24,26 @@ def plan(case: Case, traits: Traits) -> list[Step]:
         step = ledger.step(world, operation)
         steps.append(step)
         if step.status == "misuse":
-            return [*steps, *epilogue(ledger, world, misused=True)]
+            break
         world = step.after
-    return [*steps, *epilogue(ledger, world, misused=False)]
+    return ended(ledger, steps)
+
+
+def ended(ledger: Ledger, steps: list[Step]) -> list[Step]:
+    """The steps of a case, from a new allocator on, with the `epilogue` behind them."""
+    if not steps:
+        return list(epilogue(ledger, ledger.start(), misused=False))
+    last = steps[-1]
+    misused = last.status == "misuse"
+    return [*steps, *epilogue(ledger, last.before if misused else last.after, misused)]
 
 
 def epilogue(ledger: Ledger, world: World, misused: bool) -> Iterator[Step]:
-    """The probing steps behind a case that ended in `world`."""
+    """The steps behind a case that ended in `world`, marked `probe`.
+
+    Every case ends by giving everything back and taking the whole pool, so that what was lost or doubled on
+    the way shows. Behind misuse the free pages are taken, to see whether the pool still keeps its promises.
+    """
     for operation in _closing(world):
         step = ledger.step(world, operation)
         world = step.after

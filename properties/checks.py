@@ -27,7 +27,7 @@ from properties.kernels import check_batch, draw_batch
 from properties.machines import machine_for
 from properties.relations import RELATIONS, Pair, Relation, applies, compare, draw_pair
 from properties.sources import SeededSource
-from properties.workload import HEAD, NONE, SLOT, decode_slots, draw_config, generate
+from properties.workload import HEAD, NONE, SLOT, decode_slots, draw_config, generate_planned
 
 Avoid: TypeAlias = frozenset[str]
 Check: TypeAlias = Callable[..., None]
@@ -98,8 +98,8 @@ def sequences(
     """Every answer to generated sequences of operations keeps all promises of the level."""
     for example in range(count):
         source = SeededSource(f"{run_seed}/{example}")
-        case = generate(source, subject.space, subject.traits, level, avoid)
-        outcome = judged(subject, case, level)
+        case, steps = generate_planned(source, subject.space, subject.traits, level, avoid)
+        outcome = judged(subject, case, level, steps=steps)
         tally.add(outcome.operations)
         tally.shapes.update(outcome.shapes())
         if outcome.violation is not None:

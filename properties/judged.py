@@ -33,12 +33,14 @@ class Outcome:
         return [shape for step in self.steps for shape in shapes(step, config)]
 
 
-def judged(subject: Subject, case: Case, level: str, keep: bool = False) -> Outcome:
+def judged(
+    subject: Subject, case: Case, level: str, keep: bool = False, steps: list[Step] | None = None
+) -> Outcome:
     """Run a case and judge it. A violation that needs the caller to overwrite its tensors is an ALIAS.
 
-    keep: keep the answers, for a case file.
+    keep: keep the answers, for a case file. steps: the case's plan, where it is known already.
     """
-    outcome = _once(subject, case, level, keep)
+    outcome = _once(subject, case, level, keep, steps)
     violation = outcome.violation
     if violation is None or not case.config.overwrite or violation.code == "ALIAS":
         return outcome
@@ -50,9 +52,10 @@ def judged(subject: Subject, case: Case, level: str, keep: bool = False) -> Outc
     return replace(outcome, violation=replace(violation, code="ALIAS", summary=summary))
 
 
-def _once(subject: Subject, case: Case, level: str, keep: bool) -> Outcome:
+def _once(subject: Subject, case: Case, level: str, keep: bool, steps: list[Step] | None = None) -> Outcome:
     traits = subject.traits(case.config)
-    steps = plan(case, traits)
+    if steps is None:
+        steps = plan(case, traits)
     judge = Judge(case.config, traits, level)
     answers: list[Observation] = []
     run = subject.run(case, steps)

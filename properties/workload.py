@@ -13,6 +13,7 @@ from impl.subject import KV_SLOTS, Space
 from oracle import ops
 from oracle.ledger import Ledger
 from oracle.ops import Case, Config, Grow, Operation, Part
+from oracle.plan import ended
 from oracle.traits import Traits
 from oracle.world import Request, Step
 from properties.shapes import shapes
@@ -86,6 +87,7 @@ class Workload:
         large = config.pages >= 20
         self._names = NAMES[: 40 if large else 2 + source.below(5)]
         self._widest = (1, 3, 6, 24)[source.below(4)] if large else 1 + source.below(3)
+        self.steps: list[Step] = []
         self.over = False
         self._makers, self._weights = self._habits(source, misuse)
 
@@ -117,9 +119,7 @@ class Workload:
             operation = self._makers[weighted(source, self._weights)](source)
             step = self.ledger.step(self.world, operation)
             if self._sensible(step):
-                self.world = step.after
-                self.over = step.status == "misuse"
-                return operation
+                return self._made(step)
         return None
 
     def last(self, source: Source) -> Operation | None:
@@ -131,9 +131,13 @@ class Workload:
             operation = ops.GroupBegin() if nested else self._misuse(source)
             step = self.ledger.step(self.world, operation)
             if step.status == "misuse" and self._sensible(step):
-                self.over = True
-                return operation
+                return self._made(step)
         return None
+
+    def _made(self, step: Step) -> Operation:
+        self.steps.append(step)
+        self.world, self.over = step.after, step.status == "misuse"
+        return step.operation
 
     def _sensible(self, step: Step) -> bool:
         if step.status == "skip" or step.rule in self.ledger.traits.undefined:
@@ -319,20 +323,31 @@ def generate(
     misuse: bool = True,
 ) -> Case:
     """A whole case. length: operations at most; None draws it."""
+    return generate_planned(source, space, claims, level, avoid, length, misuse)[0]
+
+
+def generate_planned(
+    source: Source,
+    space: Space,
+    claims: Callable[[Config], Traits],
+    level: str,
+    avoid: frozenset[str] = NONE,
+    length: int | None = None,
+    misuse: bool = True,
+) -> tuple[Case, list[Step]]:
+    """A whole case and its plan, which is what the generator learnt from the ledger on the way."""
     config = draw_config(source, space, level, avoid)
     workload = Workload(config, claims(config), source, avoid, misuse)
     count = (
         (4 + source.below(12), 12 + source.below(40))[weighted(source, (2, 1))] if length is None else length
     )
-    made: list[Operation] = []
     for _ in range(count):
-        operation = workload.next(source)
-        if operation is not None:
-            made.append(operation)
+        workload.next(source)
         if workload.over:
             break
-    last = workload.last(source)
-    return Case(config, (*made, last) if last is not None else tuple(made))
+    workload.last(source)
+    case = Case(config, tuple(step.operation for step in workload.steps))
+    return case, ended(workload.ledger, workload.steps)
 
 
 def decode_slots(
@@ -350,13 +365,9 @@ def decode_slots(
     head = BytesSource(data[:HEAD])
     config = draw_config(head, space, level, avoid)
     workload = Workload(config, claims(config), head, avoid, misuse)
-    made: list[Operation] = []
     for at in range(HEAD, len(data), SLOT):
         if workload.over:
             break
-        if not data[at]:
-            continue
-        operation = workload.next(BytesSource(data[at + 1 : at + SLOT]))
-        if operation is not None:
-            made.append(operation)
-    return Case(config, tuple(made))
+        if data[at]:
+            workload.next(BytesSource(data[at + 1 : at + SLOT]))
+    return Case(config, tuple(step.operation for step in workload.steps))
