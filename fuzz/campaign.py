@@ -42,7 +42,7 @@ class TaskResult:
     cases: int = 0
     operations: int = 0
     seconds: float = 0.0
-    shapes: Counter[str] = field(default_factory=Counter)
+    points: Counter[str] = field(default_factory=Counter)
     avoid: Avoid = NONE
     stopped_at: str = ""
 
@@ -63,7 +63,7 @@ def campaign(
             broken = error
         result.cases += tally.cases
         result.operations += tally.operations
-        result.shapes.update(tally.shapes)
+        result.points.update(tally.points)
         return Attempt(broken, tally.cases)
 
     last = attempt(avoid)

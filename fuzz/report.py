@@ -21,6 +21,7 @@ from fuzz.run import KERNEL, Options, RunReport
 from oracle import casefile
 from oracle.ops import config_sentence, sentence
 from properties.checks import CHECKS
+from properties.coverage import Coverage
 
 SCHEMA = 1
 EXIT = {"pass": 0, "fail": 1, "error": 3, "incomplete": 3}
@@ -84,7 +85,17 @@ def _run(report: RunReport, options: Options) -> dict[str, Any]:
             }
             for result in report.results
         ],
-        "coverage": report.shapes,
+        "coverage": _coverage(report.coverage),
+    }
+
+
+def _coverage(coverage: Coverage) -> dict[str, Any]:
+    return {
+        "share": round(coverage.share, 4),
+        "floor": coverage.floor,
+        "reachable": len(coverage.of),
+        "missing": coverage.missing,
+        "tried": dict(sorted(coverage.tried.items())),
     }
 
 
@@ -216,8 +227,17 @@ def lines_of(finding: Finding) -> list[str]:
 def print_reports(console: Console, reports: list[RunReport], root: Path) -> None:
     """The table, and below it every finding with its case."""
     table = Table(title="kvassay gate", title_justify="left", header_style="bold")
-    for column in ("subject", "level", "properties hold", "cases", "operations", "seconds", "verdict"):
-        number = column in ("cases", "operations", "seconds")
+    for column in (
+        "subject",
+        "level",
+        "properties hold",
+        "cases",
+        "operations",
+        "tried",
+        "seconds",
+        "verdict",
+    ):
+        number = column in ("cases", "operations", "tried", "seconds")
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for report in reports:
         checks = dict.fromkeys(result.task.check for result in report.results)
@@ -225,7 +245,8 @@ def print_reports(console: Console, reports: list[RunReport], root: Path) -> Non
         level = "kernel tier" if report.target.tier == KERNEL else report.target.level
         table.add_row(
             escape(report.target.name), level, f"{len(checks) - len(broken & set(checks))} of {len(checks)}",
-            f"{report.cases:,}", f"{report.operations:,}", f"{report.seconds:.1f}", _coloured(report.verdict),
+            f"{report.cases:,}", f"{report.operations:,}", _tried(report.coverage), f"{report.seconds:.1f}",
+            _coloured(report.verdict),
         )  # fmt: skip
     console.print(table)
     for report in reports:
@@ -251,6 +272,14 @@ def _print_findings(console: Console, report: RunReport, root: Path) -> None:
         )
     if report.error:
         console.print(f"the run broke: {escape(report.error)}", highlight=False, soft_wrap=True)
+    elif not report.coverage.enough:
+        coverage = report.coverage
+        console.print(
+            f"\n{escape(report.target.name)} at {report.target.level}: only {_tried(coverage)} of what its cases can "
+            f"reach was tried, and {coverage.floor:.0%} is the floor. Missing: {', '.join(coverage.missing[:5])}, …",
+            highlight=False,
+            soft_wrap=True,
+        )
     order = sorted(report.findings, key=lambda f: (bool(f.accepted), f.violation.kind == "misuse", f.length))
     for number, finding in enumerate(order, 1):
         mark = f" (accepted: {finding.accepted})" if finding.accepted else ""
@@ -258,6 +287,10 @@ def _print_findings(console: Console, report: RunReport, root: Path) -> None:
         where = f"  {root / 'cases' / case_name(finding)}"
         for line in (f"{number}. {first}{mark}", *rest, where, ""):
             console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _tried(coverage: Coverage) -> str:
+    return f"{coverage.share:.0%}" if coverage.of else ""
 
 
 def _coloured(verdict: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -22,10 +23,11 @@ from impl.child import ChildEngine
 from impl.engines import OWN_ENGINES, EngineSubject, local_engine
 from impl.errors import SubjectError
 from impl.names import OWN, parse, resolve
-from impl.subject import Subject
+from impl.subject import Space, Subject
 from oracle.codes import CODES
-from oracle.traits import RULES
+from oracle.traits import RULES, Traits
 from properties.checks import Avoid, Task, plan_of, plan_of_engine
+from properties.coverage import Coverage, floor_for, reachable
 from properties.sources import SeededSource
 from properties.workload import NONE, draw_config
 
@@ -65,6 +67,8 @@ class RunReport:
     findings: list[Finding] = field(default_factory=list)
     results: list[TaskResult] = field(default_factory=list)
     not_claimed: list[str] = field(default_factory=list)
+    space: Space | None = None
+    traits: Traits | None = None
     planned: int = 0
     error: str = ""
 
@@ -84,13 +88,17 @@ class RunReport:
         return sum(result.cases for result in self.results)
 
     @property
-    def shapes(self) -> dict[str, int]:
-        """How often each shape of step was tried by the seeded sequences."""
-        total: dict[str, int] = {}
+    def coverage(self) -> Coverage:
+        """What of the space the seeded sequences tried. No floor where steering left shapes out."""
+        tried: Counter[str] = Counter()
         for result in self.results:
-            for shape, count in result.shapes.items():
-                total[shape] = total.get(shape, 0) + count
-        return dict(sorted(total.items()))
+            tried.update(result.points)
+        avoid = NONE.union(*(result.avoid for result in self.results))
+        sequences = [result.task.count for result in self.results if result.task.check == "sequences"]
+        if self.space is None or self.traits is None or not sequences:
+            return Coverage()
+        floor = None if avoid else floor_for(sum(sequences), self.space)
+        return Coverage(tried, reachable(self.space, self.traits, avoid), floor)
 
     @property
     def verdict(self) -> str:
@@ -99,7 +107,8 @@ class RunReport:
             return "error"
         if any(not finding.accepted for finding in self.findings):
             return "fail"
-        return "pass" if self.operations and len(self.results) == self.planned else "incomplete"
+        whole = self.operations and len(self.results) == self.planned and self.coverage.enough
+        return "pass" if whole else "incomplete"
 
 
 Progress = Callable[[RunReport, TaskResult | None], None]
@@ -180,6 +189,7 @@ class _Schedule:
                 progress(report, value)
             elif isinstance(value, _Description):
                 report.about, report.not_claimed = value.about, value.not_claimed
+                report.space, report.traits = value.space, value.traits
                 report.planned = len(value.tasks)
                 self._waiting = _phases(value.tasks)
                 progress(report, None)
@@ -226,7 +236,9 @@ def _phases(tasks: list[Task]) -> list[list[Task]]:
 class _Description:
     about: str
     tasks: list[Task]
-    not_claimed: list[str]
+    not_claimed: list[str] = field(default_factory=list)
+    space: Space | None = None
+    traits: Traits | None = None
 
 
 _SUBJECTS: dict[tuple[str, str, str, str], Subject | EngineSubject] = {}
@@ -265,13 +277,18 @@ def plan_for(target: Target, options: Options) -> list[Task]:
 
 def _describe(target: Target, options: Options) -> _Description:
     subject = subject_of(target, options)
-    left = [] if target.tier == KERNEL else not_claimed(cast("Subject", subject), target.level)
-    return _Description(subject.about, plan_for(target, options), left)
+    tasks = plan_for(target, options)
+    if target.tier == KERNEL:
+        return _Description(subject.about, tasks)
+    subject = cast("Subject", subject)
+    traits = subject.traits(draw_config(SeededSource(0), subject.space, target.level))
+    return _Description(
+        subject.about, tasks, not_claimed(subject, traits, target.level), subject.space, traits
+    )
 
 
-def not_claimed(subject: Subject, level: str) -> list[str]:
+def not_claimed(subject: Subject, traits: Traits, level: str) -> list[str]:
     """Promises that a run at this level does not ask of the subject, and misuse that it leaves open."""
-    traits = subject.traits(draw_config(SeededSource(0), subject.space, level))
     left = set()
     if "backup_state" not in traits.operations:
         left.add("RESTORE")

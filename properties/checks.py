@@ -43,7 +43,7 @@ class Tally:
 
     cases: int = 0
     operations: int = 0
-    shapes: Counter[str] = field(default_factory=Counter)
+    points: Counter[str] = field(default_factory=Counter)
 
     def add(self, operations: int, cases: int = 1) -> None:
         """Count a case."""
@@ -101,7 +101,7 @@ def sequences(
         case, steps = generate_planned(source, subject.space, subject.traits, level, avoid)
         outcome = judged(subject, case, level, steps=steps)
         tally.add(outcome.operations)
-        tally.shapes.update(outcome.shapes())
+        tally.points.update(outcome.points())
         if outcome.violation is not None:
             raise Broken(outcome)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from impl.subject import Subject
@@ -10,7 +11,7 @@ from oracle.ops import Case, config_sentence, sentence
 from oracle.plan import plan
 from oracle.verdict import Observation, Violation
 from oracle.world import Step
-from properties.shapes import shapes
+from properties.coverage import points
 
 
 class HarnessError(Exception):
@@ -19,18 +20,21 @@ class HarnessError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a case: the first violation, if any, and how many operations were judged before it."""
+    """What came of a case: the first violation, if any, and how many operations were judged before it.
+
+    steps: those that were judged; unordered: the places among them that met a free list out of order.
+    """
 
     case: Case
     violation: Violation | None
     operations: int
     answers: tuple[Observation, ...] = ()
     steps: tuple[Step, ...] = ()
+    unordered: tuple[int, ...] = ()
 
-    def shapes(self) -> list[str]:
-        """The shapes of the steps that were judged (`properties.shapes`)."""
-        config = self.case.config
-        return [shape for step in self.steps for shape in shapes(step, config)]
+    def points(self) -> Iterator[str]:
+        """What of the space the judged steps have tried (`properties.coverage`)."""
+        return points(self.steps, self.case.config, self.unordered)
 
 
 def judged(
@@ -58,6 +62,7 @@ def _once(subject: Subject, case: Case, level: str, keep: bool, steps: list[Step
         steps = plan(case, traits)
     judge = Judge(case.config, traits, level)
     answers: list[Observation] = []
+    unordered: list[int] = []
     run = subject.run(case, steps)
     seen = next(run)
     violation = judge.begin(seen)
@@ -74,11 +79,13 @@ def _once(subject: Subject, case: Case, level: str, keep: bool, steps: list[Step
             if keep:
                 answers.append(seen)
             violation = judge.check(step, seen)
+            if seen.lists is not None and list(seen.lists[0]) != sorted(seen.lists[0]):
+                unordered.append(judge.index)
             if violation is not None:
                 break
         else:
             violation = judge.end()
-    return Outcome(case, violation, asked, tuple(answers), tuple(steps[: judge.index]))
+    return Outcome(case, violation, asked, tuple(answers), tuple(steps[: judge.index]), tuple(unordered))
 
 
 class Broken(AssertionError):

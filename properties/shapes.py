@@ -8,16 +8,39 @@ from oracle.world import AllocCall, BatchCall, FreeCall, StateCall, Step
 MANY = 6
 LONG = 9
 
+_SIZES = ("no fit", "exact fit", "empty pool", "in a group")
+_LENGTHS = (
+    "no fit, pool not empty", "of nobody", "inside a page", "of one that stays inside its page",
+    "to a page's end", "of several", "of many",
+)  # fmt: skip
+_FREES = ("of nothing", "of a partly filled page", "of several pages", "in a group")
+# The words that `shapes` may put behind each method.
+POSSIBLE: dict[str, tuple[str, ...]] = {
+    "alloc": (*_SIZES, "of nothing"),
+    "alloc_extend": (*_SIZES, *_LENGTHS, "of one that does not grow", "by many pages"),
+    "alloc_decode": (*_SIZES, *_LENGTHS),
+    "free": (*_FREES, "after free_swa"),
+    "free_swa": (*_FREES, "again"),
+    "free_group_begin": (),
+    "free_group_end": ("without a group", "with nothing freed", "in a group"),
+    "merge_and_sort_free": ("in a group",),
+    "backup_state": ("with one taken before", "in a group"),
+    "restore_state": ("of an open group", "in a group"),
+    "clear": ("in a group",),
+    "get_cpu_copy": ("in a group",),
+    "load_cpu_copy": ("in a group",),
+}
+
 
 def shapes(step: Step, config: Config) -> list[str]:
     """The shapes of one step, such as `alloc_extend no fit`; the method alone comes last."""
     call = step.call
     if step.status == "misuse":
-        return [f"misuse {step.rule}: {_method(step)}"]
+        return [f"misuse {step.rule}: {method_of(step)}"]
     if step.status == "skip" or call is None:
         return []
     found: list[str] = []
-    method = _method(step)
+    method = method_of(step)
     if isinstance(call, AllocCall | BatchCall):
         found = _allocation(step, call, config)
     elif isinstance(call, FreeCall):
@@ -29,7 +52,8 @@ def shapes(step: Step, config: Config) -> list[str]:
     return [f"{method} {word}" for word in found] + [method]
 
 
-def _method(step: Step) -> str:
+def method_of(step: Step) -> str:
+    """The method that a step calls."""
     call = step.call
     if isinstance(call, AllocCall):
         return "alloc"
@@ -100,7 +124,7 @@ def _state(step: Step, call: StateCall) -> list[str]:
         case "restore_state" if step.after.group is not None:
             return ["of an open group"]
         case "backup_state" if step.before.snapshots:
-            return ["again"]
+            return ["with one taken before"]
     return []
 
 

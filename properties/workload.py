@@ -16,7 +16,7 @@ from oracle.ops import Case, Config, Grow, Operation, Part
 from oracle.plan import ended
 from oracle.traits import Traits
 from oracle.world import Request, Step
-from properties.shapes import shapes
+from properties.shapes import LONG, shapes
 from properties.sources import BytesSource, Source, chance, pick, weighted
 
 NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + tuple(
@@ -98,7 +98,8 @@ class Workload:
             (self.extend, "alloc_extend", 6), (self._decode, "alloc_decode", 4), (self._alloc, "alloc", alloc),
             (self._free, "free", 6), (self._cut, "free", 2), (self._free_swa, "free_swa", 3),
             (self._group, "free_group_begin", 4), (self._merge, "merge_and_sort_free", 1),
-            (self._state, "backup_state", 2), (self._clear, "clear", 1), (self._copy, "get_cpu_copy", 1),
+            (self._state, "backup_state", 2), (self._clear, "clear", 1),
+            (self._copy, "get_cpu_copy", 4 if self.config.data else 0),
         ]  # fmt: skip
         have = self.ledger.traits.operations
         chosen = [
@@ -178,6 +179,8 @@ class Workload:
                 return inside + room * size + 1
             case 8:
                 return source.below(1 + inside + room * size)
+            case 9 if chance(source, 4):
+                return size * (LONG + source.below(4)) + 1 + source.below(size)
         return 0 if chance(source, 3) else 1 + source.below(3 * size)
 
     def extend(self, source: Source) -> ops.Extend:
@@ -213,7 +216,7 @@ class Workload:
         return pick(source, sorted(self.world.requests)) if self.world.requests else self._name(source)
 
     def _free(self, source: Source) -> Operation:
-        if not self.world.requests and chance(source, 10):
+        if chance(source, 10 if not self.world.requests else 40):
             return ops.Free(())
         names = dict.fromkeys(self._held(source) for _ in range(1 + source.below(self._widest + 1)))
         parts = [Part(name) for name in names]
@@ -240,6 +243,8 @@ class Workload:
         return ops.Cut(name, 1 + source.below(own))
 
     def _free_swa(self, source: Source) -> Operation:
+        if chance(source, 20):
+            return ops.FreeSwa(())
         name = self._held(source)
         request = self.world.requests.get(name)
         own = request.length - request.base if request else 1

@@ -84,7 +84,7 @@ def test_one_seed_finds_the_same_twice():
             result.findings,
             result.cases,
             result.operations,
-            result.shapes,
+            result.points,
             result.avoid,
             result.stopped_at,
         )
@@ -144,7 +144,7 @@ def test_number_of_workers_decides_nothing(monkeypatch):
                 r.findings,
                 r.cases,
                 r.operations,
-                r.shapes,
+                r.coverage,
                 r.verdict,
                 r.error,
                 [x.task for x in r.results],
