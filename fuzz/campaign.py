@@ -69,7 +69,7 @@ def campaign(
     last = attempt(avoid)
     rounds: Counter[tuple[str, ...]] = Counter()
     while last.broken is not None:
-        finding = _shrunk(task, subject, level, last.broken)
+        finding = shrunk(task, subject, level, last.broken)
         rounds.update({finding.violation.key, last.key})
         shape = ""
         if finding.case is not None and len(result.findings) < ROUNDS:
@@ -155,7 +155,7 @@ def _shapes_to_leave_out(finding: Finding, subject: Subject, level: str) -> list
     return sorted(found, key=lambda shape: (common[shape], shape))
 
 
-def _shrunk(task: Task, subject: Subject | EngineSubject, level: str, broken: Broken) -> Finding:
+def shrunk(task: Task, subject: Subject | EngineSubject, level: str, broken: Broken) -> Finding:
     """The finding with the smallest case that has it."""
     key = _key(broken)
     plain = Finding(task.subject, level, task.check, _violation(broken.outcome.violation))

@@ -132,7 +132,7 @@ def run(options: Options, progress: Progress) -> Iterator[RunReport]:
     """Run all targets; each report comes as soon as its target is done. SubjectError where one can't be had."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        options.workers, mp_context=context, initializer=_start_worker, initargs=(options.device,)
+        options.workers, mp_context=context, initializer=start_worker, initargs=(options.device,)
     ) as pool:
         schedules = [_Schedule(target, options) for target in options.targets]
         running: dict[Future[object], _Schedule] = {}
@@ -244,7 +244,8 @@ class _Description:
 _SUBJECTS: dict[tuple[str, str, str, str], Subject | EngineSubject] = {}
 
 
-def _start_worker(device: str) -> None:
+def start_worker(device: str) -> None:
+    """What a worker does first: everything after it may import Triton and torch."""
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
     import torch

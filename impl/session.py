@@ -61,7 +61,9 @@ class Session:
 
     def begin(self) -> Observation:
         """What a new allocator shows."""
-        return self._look(IDLE, full=True)
+        seen = self._look(IDLE, full=True)
+        wrong = attributes_of(self.allocator, self.config, self.traits.attributes, self.device)
+        return seen._replace(tensor=wrong) if wrong else seen
 
     def apply(self, step: Step) -> Observation:
         """Ask the allocator for one step; never raises what the allocator raised."""
@@ -127,7 +129,7 @@ class Session:
     def _ask(self, call: Call, taken: list[torch.Tensor]) -> Any:
         allocator = self.allocator
         if isinstance(call, AllocCall):
-            return allocator.alloc(call.size)
+            return allocator.alloc(float(call.size) if call.flaw else call.size)
         if isinstance(call, BatchCall):
             return self._ask_batch(call, taken)
         if isinstance(call, FreeCall):
@@ -166,11 +168,13 @@ class Session:
             return None
         if self._kv is not None and call.method in ("restore_state", "clear"):
             self._kv.forget()
+        if call.flaw:
+            return self.allocator.restore_state(object())
         if call.method == "restore_state":
             return self.allocator.restore_state(self._snapshots[call.name])
         return getattr(self.allocator, call.method)()
 
-    def _flawed(self, call: FreeCall, taken: list[torch.Tensor]) -> torch.Tensor:
+    def _flawed(self, call: FreeCall, taken: list[torch.Tensor]) -> Any:
         size = self.config.page_size
         match call.flaw:
             case "padding":
@@ -180,40 +184,59 @@ class Session:
                 return self._tensor(range(first, first + size), taken)
             case "negative":
                 return self._tensor(range(-size, 0), taken)
-            case "dtype":
-                return self._tensor(self.slots(call.runs), taken, torch.float32)
+            case "dtype" | "shape" | "tensor":
+                return _spoilt(self._tensor(self.slots(call.runs), taken), call.flaw)
         return self._tensor(self.slots(call.runs), taken)
 
     def _ask_batch(self, call: BatchCall, taken: list[torch.Tensor]) -> Any:
         prefix, seq, total = list(call.prefix), list(call.seq), call.total
         last = [self.slot(slot) for slot in call.last]
-        dtype = torch.int64
-        first = next((i for i, (p, s) in enumerate(zip(prefix, seq, strict=True)) if s > p), 0)
-        match call.flaw:
-            case "total":
-                total += 1
-            case "lengths":
-                seq.pop()
-            case "shrinks":
-                total -= seq[first] - prefix[first] + 1
-                seq[first] = prefix[first] - 1
-            case "last_loc":
-                last[first] += 1
-            case "dtype":
-                dtype = torch.float32
+        more: dict[str, int] = {}
+        if call.flaw:
+            total, more = self._flawed_numbers(call, prefix, seq, last)
         bench, allocator = self.bench, self.allocator
         if bench.fence is not None:
             bench.fence.surround(allocator)
-        seq_device, last_device = self._tensor(seq, taken, dtype), self._tensor(last, taken)
+        mirrored = bench.form == "mirrored"
+        given: dict[str, Any] = {}
+        if not call.decode:
+            given["prefix_lens"] = self._tensor(prefix, taken)
+            if mirrored:
+                given["prefix_lens_cpu"] = self._mirror(prefix, taken)
+        given["seq_lens"] = self._tensor(seq, taken)
+        if mirrored:
+            given["seq_lens_cpu"] = self._mirror(seq, taken)
+        given["last_loc"] = self._tensor(last, taken)
+        if call.flaw:
+            _spoil(given, call.flaw, _first_that_grows(call))
+        arguments = given.values()
         if call.decode:
-            if bench.form == "device":
-                return allocator.alloc_decode(seq_device, last_device)
-            return allocator.alloc_decode(seq_device, self._mirror(seq, taken, dtype), last_device)
-        prefix_device = self._tensor(prefix, taken)
-        if bench.form == "device":
-            return allocator.alloc_extend(prefix_device, seq_device, last_device, total)
-        mirrors = self._mirror(prefix, taken), self._mirror(seq, taken, dtype)
-        return allocator.alloc_extend(prefix_device, mirrors[0], seq_device, mirrors[1], last_device, total)
+            return allocator.alloc_decode(*arguments)
+        return allocator.alloc_extend(*arguments, total, **more)
+
+    def _flawed_numbers(
+        self, call: BatchCall, prefix: list[int], seq: list[int], last: list[int]
+    ) -> tuple[int, dict[str, int]]:
+        """Spoils the numbers of the first request that grows; gives the total, and num_new_pages where it lies."""
+        size, total = self.config.page_size, call.total
+        first = _first_that_grows(call)
+        match call.flaw:
+            case "total":
+                total += 1
+            case "shrinks":
+                total -= seq[first] - prefix[first] + 1
+                seq[first] = prefix[first] - 1
+            case "negative" if call.decode:
+                seq[first] = 0
+            case "negative":
+                total += 1 + prefix[first]
+                prefix[first] = -1
+            case "last_loc":
+                last[first] += 1
+            case "new pages":
+                need = sum(-(-s // size) + (-p // size) for p, s in zip(prefix, seq, strict=True))
+                return total, {"num_new_pages": need + 1}
+        return total, {}
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -270,7 +293,7 @@ class Session:
     ) -> Observation:
         """What was answered, with what can be read from outside: with `full` the lists and the mapping too."""
         allocator, swa, have = self.allocator, self.config.kind == "swa", self.traits.operations
-        available = whole = window = lists = mapping = forecast = None
+        available = whole = window = lists = mapping = forecast = nowhere = None
         outcome, error = seen.outcome, seen.error
         try:
             if "available_size" in have:
@@ -280,8 +303,11 @@ class Session:
             if full and self.bench.lists is not None:
                 lists = self.bench.lists(allocator)
             if full and swa:
-                every = torch.arange((self.config.pages + 1) * self.config.page_size, device=self.device)
+                low = -1 if self.traits.translates_none else 0
+                every = torch.arange(low, (self.config.pages + 1) * self.config.page_size, device=self.device)
                 mapping = tuple(allocator.translate_loc_from_full_to_swa(every).tolist())
+                if low:
+                    nowhere, mapping = mapping[0], mapping[1:]
             if batch is not None and outcome == "slots" and "estimated_num_new_pages" in have:
                 forecast = int(allocator.estimated_num_new_pages(len(batch.seq), batch.total))
         except Exception as raised:
@@ -289,7 +315,7 @@ class Session:
         # By position: an observation is made for every operation, and `_replace` takes six times as long.
         return Observation(
             outcome, seen.slots, error, seen.tensor, available, whole, window, lists, mapping,
-            disturbed, damaged, "", forecast,
+            disturbed, damaged, "", forecast, nowhere,
         )  # fmt: skip
 
     # -- K and V ---------------------------------------------------------------------------------------
@@ -299,3 +325,52 @@ class Session:
             return None
         window: torch.Tensor = self.allocator.translate_loc_from_full_to_swa(answer)
         return window
+
+
+def attributes_of(allocator: Any, config: Config, names: frozenset[str], device: str) -> str:
+    """In which of the attributes that are claimed a new allocator is wrong, as a sentence; empty when in none."""
+    right = {
+        "size": config.size, "page_size": config.page_size, "num_pages": config.pages, "need_sort": config.need_sort,
+        "size_full": config.size, "size_swa": config.swa_pages * config.page_size,
+    }  # fmt: skip
+    missing = object()
+    for name in sorted(names):
+        got = getattr(allocator, name, missing)
+        if got is missing:
+            return f"{name} is not there"
+        if name in right and got != right[name]:
+            return f"{name} is {got}, and {right[name]} is right"
+        if name == "device" and torch.device(got).type != torch.device(device).type:
+            return f"device is {got}, and {device} is right"
+        if name == "full_to_swa_index_mapping":
+            cache = allocator.get_kvcache()
+            if cache is not None and getattr(cache, name, None) is not got:
+                return f"{name} is not on the KV cache"
+    return ""
+
+
+def _first_that_grows(call: BatchCall) -> int:
+    return next((i for i, (p, s) in enumerate(zip(call.prefix, call.seq, strict=True)) if s > p), 0)
+
+
+def _spoil(given: dict[str, Any], flaw: str, first: int) -> None:
+    """Spoils the argument of a batch that a flaw names: else seq_lens and its mirror."""
+    rule, _, argument = flaw.partition(" of ")
+    if rule == "mirror":
+        # The device says less than the mirror, so that what was counted is enough for what is written.
+        given[argument][first] += 1 if argument == "prefix_lens" else -1
+    elif rule in ("lengths", "dtype", "shape", "tensor"):
+        for name in [argument] if argument else ["seq_lens", "seq_lens_cpu"]:
+            if name in given:
+                given[name] = _spoilt(given[name], rule)
+
+
+def _spoilt(tensor: torch.Tensor, rule: str) -> Any:
+    match rule:
+        case "lengths":
+            return tensor[:-1]
+        case "dtype":
+            return tensor.float()
+        case "shape":
+            return tensor[None]
+    return tensor.tolist()

@@ -85,10 +85,10 @@ def release_subject(name: str, version: str, part: str, engine: str, path: str, 
         if isinstance(values, torch.Tensor) and values.numel() == 1:
             values.fill_(1 << 32 if values.dtype == torch.int64 else 1)
         fence = Fence(FENCED) if interpreted else None
-        form = release.form(chosen) or "mirrored"
         return Bench(allocator, form, _lists, full, window, fence)
 
     have = _methods(release, chosen, sizes)
+    form = release.form(chosen) or "mirrored"
 
     def claims(config: Config) -> Traits:
         operations = have
@@ -100,6 +100,7 @@ def release_subject(name: str, version: str, part: str, engine: str, path: str, 
             dtypes={"alloc": "int64"} if part == "ascend" else {},
             swa_now=part == "swa" and number < FREE_SWA_WAITS,
             free_full="free_full" in dir(release.cls(chosen)) and part == "swa",
+            undefined=frozenset({"mirror", "new pages"}) if form == "device" else frozenset(),
             dialect=_dialect(number, part, config),
         )
 

@@ -196,11 +196,17 @@ _BY_KIND = {
 }
 
 
+_ATTRIBUTES = frozenset({"size", "page_size", "num_pages", "dtype", "device", "need_sort"})
+_SWA_ATTRIBUTES = frozenset({"size_full", "size_swa", "full_to_swa_index_mapping"})
+
+
 def _claims(part: str, debug: bool, page_size: int) -> Traits:
     kind = "paged" if part == "ascend" else part
     return Traits(
         operations=ALWAYS | frozenset(_BY_KIND[kind]),
         default_dtype="int32" if part == "ascend" else "int64",
         undefined=frozenset() if debug else frozenset(DEVICE_RULES),
+        attributes=_ATTRIBUTES | (_SWA_ATTRIBUTES if kind == "swa" else frozenset()),
+        translates_none=kind == "swa",
         dialect=SEED_TOKEN if page_size == 1 and kind != "paged" else SEED_PAGED,
     )

@@ -17,6 +17,7 @@ from oracle.ops import METHODS, Case, Config, Operation
 from oracle.verdict import Observation, Violation
 
 SCHEMA = 1
+NAMED = 12  # names that an error lists
 KIND = "kvassay case"
 
 
@@ -55,8 +56,10 @@ _OPERATIONS = {name: kind for kind, name in METHODS.items()}
 _RECORDS = {Config, ops.Grow, ops.Part, Violation, Observation, *METHODS}
 _CHOICES: dict[tuple[type, str], tuple[str, ...]] = {
     (Config, "kind"): ops.KINDS,
+    (ops.Alloc, "flaw"): ("", "whole"),
     (ops.Extend, "flaw"): ("", *ops.EXTEND_FLAWS),
-    (ops.Decode, "flaw"): ("", *ops.EXTEND_FLAWS),
+    (ops.Decode, "flaw"): ("", *ops.DECODE_FLAWS),
+    (ops.Restore, "flaw"): ("", "snapshot"),
     (ops.Free, "flaw"): ("", *ops.FREE_FLAWS),
     (Violation, "code"): tuple(CODES),
     (Violation, "kind"): ("fault", "misuse"),
@@ -273,7 +276,9 @@ def _no_others(value: dict[str, Any], known: tuple[str, ...], place: str, called
 
 def _one_of(known: tuple[str, ...], value: Any, place: str) -> str:
     if not isinstance(value, str) or value not in known:
-        names = ", ".join(name for name in known if name)
+        names = ", ".join([name for name in known if name][:NAMED]) + (
+            ", …" if len(known) > NAMED + 1 else ""
+        )
         raise CaseError(f"{place}: must be one of {names}, is {_shown(value)}")
     return value
 

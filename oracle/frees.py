@@ -52,12 +52,12 @@ def _flawed_free(world: World, operation: ops.Free, page_size: int) -> Step:
         if not runs:
             return skipped(world, operation)
         return misused(world, operation, "twice", FreeCall(tuple(runs), flaw="again"))
-    if operation.flaw == "dtype":
+    if operation.flaw in ("dtype", "shape", "tensor"):
         named = (world.requests[part.request] for part in operation.parts if part.request in world.requests)
         live = tuple(run for request in named for run in runs_of(world, request, page_size))
         if not live:
             return skipped(world, operation)
-        return misused(world, operation, "dtype", FreeCall(live, flaw="dtype"))
+        return misused(world, operation, operation.flaw, FreeCall(live, flaw=operation.flaw))
     rule = {"negative": "foreign"}.get(operation.flaw, operation.flaw)
     return misused(world, operation, rule, FreeCall((), flaw=operation.flaw))
 

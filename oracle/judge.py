@@ -17,6 +17,14 @@ from oracle.traits import RULES, Traits
 from oracle.verdict import Observation, Problem, Said, Violation, lists_in_words, short, symptom_of
 from oracle.world import AllocCall, BatchCall, CopyCall, FreeCall, Run, Slot, StateCall, Step, World
 
+# Errors that no check raises: what went wrong was met by chance.
+_ACCIDENTS = frozenset(
+    f"raised {error}"
+    for error in ("NameError", "UnboundLocalError", "AttributeError", "IndexError", "KeyError")
+)
+# Misuse of a batch after which nobody can say how many slots were meant.
+_UNCLEAR = frozenset({"lengths", "shrinks", "negative", "mirror", "shape", "tensor"})
+
 
 class _Binding(NamedTuple):
     """Which page each uid has (and which of the window), and who holds a page: all by number."""
@@ -71,6 +79,8 @@ class Judge:
         self._first_lists = seen.lists
         world = World(self.config.pages, self.config.swa_pages)
         problem = self._numbers(world, seen, "CLEAR") or self._numbering(world, seen, "CLEAR")
+        if problem is None and seen.tensor:
+            problem = "TYPE", f"of a new allocator {seen.tensor}"
         if problem is None and seen.outcome in ("raised", "crashed"):
             problem = "CLEAR", f"a new allocator could not be made: {seen.error}"
         return Violation(problem[0], "fault", 0, "__init__", problem[1]) if problem else None
@@ -133,13 +143,15 @@ class Judge:
         """Misuse: an error is right. What an answer gave away is judged by itself, and ends the case."""
         if seen.outcome == "odd":
             return "TYPE", f"answered with {seen.error}"
+        if self.level == "hardened" and symptom_of(seen) in _ACCIDENTS:
+            return "REJECT", f"what refuses it is no check, but {seen.error}"
         if isinstance(step.call, AllocCall | BatchCall) and seen.outcome == "slots":
             self._over = True
             return self._gift(step, seen)
         if seen.outcome == "done":
             # Whether indices of the wrong type were understood can't be told from outside. Slots named twice
             # in one call may come back once: that is no harm, and nothing more can be asked of this world.
-            self._over = step.rule == "dtype" or (
+            self._over = step.rule in ("dtype", "shape", "tensor") or (
                 step.after is not step.before and self._freed_once(step, seen)
             )
         return None
@@ -165,7 +177,7 @@ class Judge:
                     "UNIQUE",
                     f"a page that is held, or one page twice, is free: {lists_in_words(seen.lists)}",
                 )
-        if step.rule in ("lengths", "shrinks"):
+        if step.rule in _UNCLEAR and isinstance(step.call, BatchCall):
             # How many slots were meant can't be said; capacity from nowhere can.
             room = min(step.before.free, step.before.swa_free) if self.config.swa_pages else step.before.free
             if seen.available is not None and seen.available > room * size:
@@ -413,6 +425,8 @@ class Judge:
         """MAP: live full slots have the window slots that came with them, or 0; no two the same."""
         if seen.mapping is None:
             return None
+        if seen.nowhere not in (None, -1):
+            return "MAP", f"-1, which stands for no slot, maps to {seen.nowhere}"
         size = self.config.page_size
         claimed: dict[int, str] = {}
         waiting = world.group.swa if world.group is not None else frozenset()

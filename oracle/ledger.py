@@ -55,8 +55,12 @@ class Ledger:
 
 def _alloc(ledger: Ledger, world: World, operation: ops.Alloc) -> Step:
     page_size, size = ledger.config.page_size, operation.size
-    call = AllocCall(size)
+    call = AllocCall(size, operation.flaw)
     held = world.requests.get(operation.request)
+    if operation.flaw:
+        room = min(world.free, world.swa_free) if ledger.config.swa_pages else world.free
+        fits = size >= 0 and size % page_size == 0 and size <= room * page_size
+        return misused(world, operation, "whole", call, size) if fits else skipped(world, operation)
     if size < 0:
         return misused(world, operation, "negative", call, size)
     if size % page_size:
@@ -110,17 +114,37 @@ def _batch(
         flaw,
     )
     if flaw:
-        # A flaw spoils the first request of the batch, so there has to be one, and it has to show.
-        misplaced = page_size > 1 and any(tokens for _, _, tokens, _ in growth)
-        # Without the flaw it would fit: else running out is what is seen, and not the flaw.
         need = sum(pages for _, _, _, pages in growth)
-        room = min(world.free, world.swa_free) if ledger.config.swa_pages else world.free
-        if not batch or need > room or (flaw == "last_loc" and not misplaced) or (decode and flaw == "total"):
-            return skipped(world, operation)
-        return misused(world, operation, flaw, call, call.total)
+        return _flawed_batch(ledger, world, operation, call, need)
     if rule:
         return misused(world, operation, rule, call, call.total)
     return _grant(ledger, world, operation, call, tuple(growth))
+
+
+def _flawed_batch(ledger: Ledger, world: World, operation: Operation, call: BatchCall, need: int) -> Step:
+    """A batch that would be legal and fit, but for its flaw: else something else is seen. Each flaw has to show."""
+    page_size = ledger.config.page_size
+    room = min(world.free, world.swa_free) if ledger.config.swa_pages else world.free
+    growing = [k for k, (p, s) in enumerate(zip(call.prefix, call.seq, strict=True)) if s > p]
+    if not call.seq or need > room or (call.decode and call.flaw not in ops.DECODE_FLAWS):
+        return skipped(world, operation)
+    rule = ops.rule_of(call.flaw)
+    if rule in ("mirror", "last_loc", "last page") and not growing:
+        return skipped(world, operation)
+    if rule == "last_loc" and page_size == 1:
+        return skipped(world, operation)
+    if rule == "last page":
+        inside = [k for k in growing if call.prefix[k] % page_size]
+        freed = [uid for runs in world.ghosts.values() for uid, _, _ in runs]
+        if not inside or (call.flaw == "last page of the freed" and not freed):
+            return skipped(world, operation)
+        offset = (call.prefix[inside[0]] - 1) % page_size
+        outside = (0, (ledger.config.pages + 1) * page_size + offset)
+        wrong = {"padding": (0, offset), "no pool": outside}.get(call.flaw.removeprefix("last page of "))
+        last = list(call.last)
+        last[inside[0]] = wrong or (freed[0], offset)
+        call = call._replace(last=tuple(last))
+    return misused(world, operation, rule, call, call.total)
 
 
 def _begin(world: World, prefix: str, page_size: int) -> Request:
@@ -202,6 +226,8 @@ def _backup(_: Ledger, world: World, operation: ops.Backup) -> Step:
 
 
 def _restore(_: Ledger, world: World, operation: ops.Restore) -> Step:
+    if operation.flaw:
+        return misused(world, operation, "snapshot", StateCall("restore_state", "", operation.flaw))
     snapshot = world.snapshots.get(operation.snapshot)
     if snapshot is None:
         return skipped(world, operation)

@@ -57,10 +57,14 @@ KINDS = ("token", "paged", "swa")
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
-    """`alloc(size)`: whole pages for a request; appended when it holds some and ends at a page boundary."""
+    """`alloc(size)`: whole pages for a request; appended when it holds some and ends at a page boundary.
+
+    With flaw `whole` the size is given as a number that is no int.
+    """
 
     request: str
     size: int
+    flaw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +148,10 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """`restore_state` of the snapshot of that name."""
+    """`restore_state` of the snapshot of that name; with flaw `snapshot`, of something that is none."""
 
     snapshot: str
+    flaw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +178,24 @@ Operation: TypeAlias = (
     | CopyOut | CopyIn
 )  # fmt: skip
 
-EXTEND_FLAWS = ("total", "lengths", "shrinks", "last_loc", "dtype")
-FREE_FLAWS = ("again", "padding", "foreign", "negative", "dtype")
+# What is wrong with a call on purpose: a rule of `oracle.traits`, and of which argument or of what. Where no
+# argument is named, it is `seq_lens` with its mirror (a decode has no prefix_lens).
+ARGUMENTS = ("prefix_lens", "prefix_lens_cpu", "seq_lens", "seq_lens_cpu", "last_loc")
+EXTEND_FLAWS = (
+    "total", "lengths", "shrinks", "last_loc", "dtype", "new pages", "negative",
+    "last page of padding", "last page of no pool", "last page of the freed",
+    "mirror of prefix_lens", "mirror of seq_lens",
+    *(f"{rule} of {argument}" for argument in ARGUMENTS for rule in ("lengths", "dtype", "shape", "tensor")),
+)  # fmt: skip
+DECODE_FLAWS = tuple(
+    flaw for flaw in EXTEND_FLAWS if flaw not in ("total", "shrinks", "new pages") and "prefix" not in flaw
+)
+FREE_FLAWS = ("again", "padding", "foreign", "negative", "dtype", "shape", "tensor")
+
+
+def rule_of(flaw: str) -> str:
+    """The rule that a flaw of a batch breaks."""
+    return flaw.partition(" of ")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +233,8 @@ METHODS: dict[type, str] = {
 def sentence(operation: Operation) -> str:
     """An operation in one short line, as a person would say it."""
     match operation:
-        case Alloc(request, size):
-            return f"alloc {size} for {request}"
+        case Alloc(request, size, flaw):
+            return f"alloc {size} for {request}" + (f" [flaw: {flaw}]" if flaw else "")
         case Extend(batch, flaw):
             items = (
                 f"{g.request} +{g.tokens}" + (f" behind the prefix of {g.prefix}" if g.prefix else "")
@@ -229,6 +250,8 @@ def sentence(operation: Operation) -> str:
             return f"free {what}" + (f" [flaw: {flaw}]" if flaw else "")
         case FreeSwa(parts):
             return "free_swa " + _parts(parts)
+        case Restore(_, flaw) if flaw:
+            return f"restore_state of what is no snapshot [flaw: {flaw}]"
         case Backup(snapshot) | Restore(snapshot):
             return f"{name_of(operation)} {snapshot}"
         case CopyOut(request) | CopyIn(request):

@@ -7,16 +7,23 @@ from dataclasses import dataclass, field
 # Every way to misuse an allocator that the suite knows, with the rule it breaks. The first group shows in
 # shapes, sizes and the CPU mirrors; the second only in values that live on the device.
 HOST_RULES = {
-    "negative": "a size is not negative",
+    "negative": "sizes and lengths are not negative",
+    "whole": "a size is a whole number",
     "unaligned": "the size of an alloc is a multiple of the page size",
     "lengths": "the arguments of a batch are equally long",
     "total": "extend_num_tokens is the sum of what the requests grow by",
+    "new pages": "num_new_pages is the number of pages that the requests open",
     "shrinks": "no request's seq_len is below its prefix_len",
     "dtype": "indices and lengths are integers",
+    "shape": "indices and lengths have one dimension",
+    "tensor": "indices and lengths are tensors",
+    "snapshot": "restore_state takes what backup_state gave",
     "nested group": "groups do not nest",
 }
 DEVICE_RULES = {
     "last_loc": "(last_loc + 1) mod page_size equals prefix_len mod page_size",
+    "last page": "a request goes on inside a page that it holds",
+    "mirror": "lengths on the device are those of their CPU mirror",
     "one owner": "a page that is partly filled grows once a batch",
     "part of a page": "a free covers every live slot of each page it touches",
     "twice": "a slot is freed once",
@@ -68,6 +75,8 @@ class Traits:
     swa_now: `free_swa` inside a group takes effect at once, instead of at the group's end.
     free_full: slots whose window half is gone are freed with `free_full`, and not with `free`.
     dialect: its exact order, or None where it claims none (then there is no parity level).
+    attributes: what callers read of it, and a new allocator has right (`impl.session`, `attributes_of`).
+    translates_none: the SWA slot of -1 is -1, so that a request without a last token stays one.
     """
 
     operations: frozenset[str] = ALWAYS | OPTIONAL
@@ -77,6 +86,8 @@ class Traits:
     swa_now: bool = False
     free_full: bool = False
     dialect: Dialect | None = None
+    attributes: frozenset[str] = frozenset()
+    translates_none: bool = False
 
     def dtype_of(self, method: str) -> str:
         """The index dtype promised for a method's answer."""

@@ -18,7 +18,7 @@ class Observation(NamedTuple):
     lists: free and release list (SWA: of both pools), in order; mapping: SWA slot of every full slot.
     disturbed, damaged, guard: sentences, empty when all is well: a tensor given earlier changed; K or V of
     live slots changed; something outside the arguments was read or written.
-    forecast: `estimated_num_new_pages` for this batch.
+    forecast: `estimated_num_new_pages` for this batch. nowhere: SWA slot of -1, where that is claimed to be -1.
     """
 
     outcome: str
@@ -34,6 +34,7 @@ class Observation(NamedTuple):
     damaged: str = ""
     guard: str = ""
     forecast: int | None = None
+    nowhere: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

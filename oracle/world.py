@@ -59,6 +59,7 @@ class AllocCall(NamedTuple):
     """`alloc(size)`."""
 
     size: int
+    flaw: str = ""
 
 
 class BatchCall(NamedTuple):
@@ -90,6 +91,7 @@ class StateCall(NamedTuple):
 
     method: str
     name: str = ""
+    flaw: str = ""
 
 
 class CopyCall(NamedTuple):

@@ -27,7 +27,7 @@ from properties.kernels import check_batch, draw_batch
 from properties.machines import machine_for
 from properties.relations import RELATIONS, Pair, Relation, applies, compare, draw_pair
 from properties.sources import SeededSource
-from properties.workload import HEAD, NONE, SLOT, decode_slots, draw_config, generate_planned
+from properties.workload import HEAD, NONE, SLOT, decode_slots, draw_config, generate_misuse, generate_planned
 
 Avoid: TypeAlias = frozenset[str]
 Check: TypeAlias = Callable[..., None]
@@ -99,6 +99,20 @@ def sequences(
     for example in range(count):
         source = SeededSource(f"{run_seed}/{example}")
         case, steps = generate_planned(source, subject.space, subject.traits, level, avoid)
+        outcome = judged(subject, case, level, steps=steps)
+        tally.add(outcome.operations)
+        tally.points.update(outcome.points())
+        if outcome.violation is not None:
+            raise Broken(outcome)
+
+
+def misuse(
+    subject: Subject, level: str, run_seed: str, count: int, tally: Tally, avoid: Avoid = NONE
+) -> None:
+    """Every kind of bad call, in turn, does no harm where it is not refused; at hardened level it is refused."""
+    for example in range(count):
+        source = SeededSource(f"{run_seed}/{example}")
+        case, steps = generate_misuse(example, source, subject.space, subject.traits, level, avoid)
         outcome = judged(subject, case, level, steps=steps)
         tally.add(outcome.operations)
         tally.points.update(outcome.points())
@@ -195,6 +209,7 @@ def _again(subject: Subject, broken: Broken, level: str) -> Outcome:
 
 CHECKS: dict[str, Check] = {
     "sequences": sequences,
+    "misuse": misuse,
     "state machine": state_machine,
     "fixed slots": fixed_slots,
     **{f"relation {r.name}": relation(r) for r in RELATIONS},
@@ -204,7 +219,14 @@ CHECKS: dict[str, Check] = {
 BUDGETS = ("quick", "ci", "nightly")
 # Examples of each check by budget; counts, never seconds. Sequences go in shards, which workers share.
 _COUNTS = {"quick": 1, "ci": 5, "nightly": 100}
-_EXAMPLES = {"sequences": 100, "state machine": 12, "fixed slots": 30, "relation": 8, "kernels": 60}
+_EXAMPLES = {
+    "sequences": 100,
+    "misuse": 80,
+    "state machine": 12,
+    "fixed slots": 30,
+    "relation": 8,
+    "kernels": 60,
+}
 SHARDS = 4
 
 
@@ -232,7 +254,7 @@ def plan_of(subject: Subject, budget: str, level: str) -> list[Task]:
         Task(subject.name, "sequences", shard, max(1, round(_EXAMPLES["sequences"] * times / SHARDS)))
         for shard in range(SHARDS)
     ]
-    for check in ("state machine", "fixed slots"):
+    for check in ("misuse", "state machine", "fixed slots"):
         tasks.append(Task(subject.name, check, 0, max(1, round(_EXAMPLES[check] * times))))
     traits = subject.traits(draw_config(SeededSource(0), subject.space, level))
     for r in RELATIONS:

@@ -43,14 +43,17 @@ _RULED_OUT = {
 _INSIDE_PAGES = (
     "inside a page", "of one that stays inside its page", "of a partly filled page", "a page partly filled"
 )  # fmt: skip
+_BATCH = ("lengths", "dtype", "shape", "tensor", "negative", "last_loc", "last page", "mirror", "swa gone")
 _MISUSE = {
-    "alloc": ("negative", "unaligned"),
-    "alloc_extend": ("lengths", "total", "shrinks", "last_loc", "dtype", "one owner", "swa gone"),
-    "alloc_decode": ("lengths", "last_loc", "dtype", "swa gone"),
-    "free": ("dtype", "part of a page", "twice", "padding", "foreign"),
+    "alloc": ("negative", "unaligned", "whole"),
+    "alloc_extend": (*_BATCH, "total", "shrinks", "new pages", "one owner"),
+    "alloc_decode": _BATCH,
+    "free": ("dtype", "shape", "tensor", "part of a page", "twice", "padding", "foreign"),
     "free_group_begin": ("nested group",),
+    "free_group_end": ("part of a page",),
+    "restore_state": ("snapshot",),
 }
-_NEEDS_PAGES = frozenset({"unaligned", "last_loc", "one owner", "part of a page", "swa gone"})
+_NEEDS_PAGES = frozenset({"unaligned", "last_loc", "last page", "one owner", "part of a page", "swa gone"})
 
 # The share of the reachable points that so many seeded sequences have to try: a little below what the worst seed
 # does (bench/coverage.py). Fewer sequences than the least are a sample.

@@ -25,6 +25,7 @@ NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + tuple(
 Maker = Callable[[Source], Operation]
 SNAPSHOTS = ("S", "T")
 TRIES = 4
+LONGEST_BEFORE_MISUSE = 24
 HEAD, SLOT = 64, 33  # bytes of `decode_slots`
 NONE: frozenset[str] = frozenset()
 
@@ -129,7 +130,7 @@ class Workload:
             return None
         for _ in range(2 * TRIES):
             nested = self.world.group is not None and chance(source, 4)
-            operation = ops.GroupBegin() if nested else self._misuse(source)
+            operation: Operation = ops.GroupBegin() if nested else self._misuse(source)
             step = self.ledger.step(self.world, operation)
             if step.status == "misuse" and self._sensible(step):
                 return self._made(step)
@@ -292,30 +293,110 @@ class Workload:
 
     def _misuse(self, source: Source) -> Operation:
         """A call that breaks a rule; the case ends with it."""
-        size = self.config.page_size
-        ghosts = sorted(self.world.ghosts)
-        wrong: list[Callable[[], Operation]] = [
-            lambda: ops.Alloc(self._name(source), -1 - source.below(size)),
-            lambda: ops.Alloc(self._name(source), source.below(2 * size) + 1),
-            lambda: ops.Free((), pick(source, ("padding", "foreign", "negative"))),
-            lambda: ops.Free((Part(self._held(source)),), "dtype"),
-            lambda: ops.Free((Part(self._held(source), 1 + source.below(size)),)),
-            lambda: ops.Free((Part(name := self._held(source)), Part(name))),
-            lambda: (
-                ops.Free((Part(pick(source, ghosts), source.below(2)),), "again")
-                if ghosts
-                else ops.GroupBegin()
-            ),
-            lambda: ops.GroupBegin(),
-            lambda: replace(self.extend(source), flaw=pick(source, ops.EXTEND_FLAWS)),
-            lambda: replace(self._decode(source), flaw=pick(source, ("lengths", "last_loc", "dtype"))),
-            lambda: self._twice(source),
-        ]
-        return pick(source, wrong)()
+        group = pick(source, tuple(WRONG))
+        return self._wrong(source, group, pick(source, WRONG[group]))
 
-    def _twice(self, source: Source) -> Operation:
-        name = self._held(source)
-        return ops.Extend((Grow(name, 1), Grow(name, 1)))
+    def misuse(self, source: Source, group: str, flaw: str) -> bool:
+        """End the case with misuse of one kind, if that makes sense here."""
+        for _ in range(TRIES):
+            step = self.ledger.step(self.world, self._wrong(source, group, flaw))
+            if step.status == "misuse" and self._sensible(step):
+                self._made(step)
+                return True
+        return False
+
+    def tear(self, source: Source) -> None:
+        """Open a group, and free the tail of a request in it, whose head then has to follow."""
+        for operation in (ops.GroupBegin(), ops.Free((Part(self._held(source), 1),))):
+            step = self.ledger.step(self.world, operation)
+            if step.status == "legal" and self._sensible(step):
+                self._made(step)
+
+    def _wrong(self, source: Source, group: str, flaw: str) -> Operation:
+        size = self.config.page_size
+        match group:
+            case "alloc of a negative size":
+                return ops.Alloc(self._name(source), -1 - source.below(size))
+            case "unaligned alloc":
+                return ops.Alloc(self._name(source), source.below(2 * size) + 1)
+            case "alloc":
+                return ops.Alloc(self._name(source), size * source.below(1 + self._room()), flaw)
+            case "free of what nobody has":
+                return ops.Free((), flaw)
+            case "free":
+                return ops.Free((Part(self._held(source)),), flaw)
+            case "free of a part":
+                return ops.Free((Part(self._held(source), 1 + source.below(size)),))
+            case "free of one twice":
+                name = self._held(source)
+                return ops.Free((Part(name), Part(name)))
+            case "free again" if self.world.ghosts:
+                return ops.Free((Part(pick(source, sorted(self.world.ghosts)), source.below(2)),), "again")
+            case "end of a torn group":
+                return ops.GroupEnd()
+            case "restore":
+                return ops.Restore("", flaw)
+            case "extend":
+                return replace(self.extend(source), flaw=flaw)
+            case "decode":
+                return replace(self._decode(source), flaw=flaw)
+            case "extend twice in a page":
+                name = self._held(source)
+                return ops.Extend((Grow(name, 1), Grow(name, 1)))
+            case "extend without its window":
+                gone = [name for name, r in self.world.requests.items() if r.pages[-1] in self.world.gone]
+                return ops.Extend((Grow(pick(source, gone) if gone else self._name(source), 1),))
+        return ops.GroupBegin()
+
+
+# Every kind of misuse: what is called, and with which flaw of `oracle.ops`.
+WRONG: dict[str, tuple[str, ...]] = {
+    "alloc of a negative size": ("",),
+    "unaligned alloc": ("",),
+    "alloc": ("whole",),
+    "free of what nobody has": ("padding", "foreign", "negative"),
+    "free": ("dtype", "shape", "tensor"),
+    "free of a part": ("",),
+    "free of one twice": ("",),
+    "free again": ("again",),
+    "nested group": ("",),
+    "end of a torn group": ("",),
+    "restore": ("snapshot",),
+    "extend": ops.EXTEND_FLAWS,
+    "decode": ops.DECODE_FLAWS,
+    "extend twice in a page": ("",),
+    "extend without its window": ("",),
+}
+KINDS_OF_MISUSE = tuple((group, flaw) for group, flaws in WRONG.items() for flaw in flaws)
+
+
+def generate_misuse(
+    number: int,
+    source: Source,
+    space: Space,
+    claims: Callable[[Config], Traits],
+    level: str,
+    avoid: frozenset[str] = NONE,
+) -> tuple[Case, list[Step]]:
+    """A short case on a small pool that ends with misuse of a kind, and its plan: the kinds in turn, by number.
+
+    Where the kind makes no sense in any world that the case comes to, there is no misuse at its end.
+    """
+    config = draw_config(source, replace(space, small=True), level, avoid)
+    workload = Workload(config, claims(config), source, avoid, misuse=False)
+    kinds = [
+        kind for kind in KINDS_OF_MISUSE if config.extends or kind[0].split()[0] not in ("extend", "decode")
+    ]
+    group, flaw = kinds[number % len(kinds)]
+    for at in range(LONGEST_BEFORE_MISUSE):
+        if at >= 2 and chance(source, 3):
+            if group == "end of a torn group":
+                workload.tear(source)
+            if workload.misuse(source, group, flaw):
+                break
+        workload.next(source)
+    case = Case(config, tuple(step.operation for step in workload.steps))
+    return case, ended(workload.ledger, workload.steps)
 
 
 def generate(

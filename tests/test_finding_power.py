@@ -26,6 +26,7 @@ CATCHES = [
     *(("sequences", name, "quick") for name in PLANTED if name not in
       ("copies_other_rows", *ONLY_IN_TWO_RUNS, "dies", "two_faults")),
     ("sequences", "copies_other_rows", "ci"),
+    ("misuse", "no_debug", "quick"),
     ("state machine", "int32_answers", "quick"),
     ("state machine", "no_debug", "quick"),
     ("fixed slots", "page_too_many", "quick"),

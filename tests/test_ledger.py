@@ -31,7 +31,7 @@ from oracle.plan import plan
 from oracle.traits import RULES, SEED_PAGED, Traits
 from oracle.world import BatchCall, FreeCall, Group, Slot, Step
 from properties.sources import SeededSource
-from properties.workload import generate
+from properties.workload import KINDS_OF_MISUSE, generate, generate_misuse
 
 PAGED = Config("paged", 4, 4)
 SWA = Config("swa", 4, 4, swa_pages=2)
@@ -384,5 +384,11 @@ def test_every_subsequence_of_a_case_is_a_case(name: str) -> None:
 
 
 def test_generated_cases_reach_the_rules() -> None:
-    seen = {step.rule for name in OWN for case in generated(name, 200) for step in plan(case, TRAITS)}
+    seen = {step.rule for name in OWN for case in generated(name, 100) for step in plan(case, TRAITS)}
+    for name in OWN:
+        subject = own(name)
+        for number in range(2 * len(KINDS_OF_MISUSE)):
+            source = SeededSource(f"{name} {number}")
+            _, steps = generate_misuse(number, source, subject.space, subject.traits, "hardened")
+            seen.update(step.rule for step in steps)
     assert seen - {""} == RULES.keys()

@@ -1,0 +1,292 @@
+"""Mutation of the code that is judged: is every small change to it noticed by the gate?
+
+A mutant is killed by a finding that the unchanged subject does not give, by a crash, or by a hang. What is never
+driven and what is proven equal to the original is listed and left out of the score.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from fuzz.campaign import campaign
+from fuzz.forked import in_fork, spawned
+from fuzz.mutator import Mutant, Source
+from fuzz.run import start_worker
+from impl.names import OWN, local, parse
+from impl.subject import LocalSubject
+from properties.checks import Avoid, Tally, Task, plan_of, run_task
+from properties.judged import Broken, HarnessError, judged
+from properties.sources import SeededSource
+from properties.workload import NONE, draw_config, generate_planned
+
+TIMEOUT = 120.0
+KILLED = ("finding", "broke", "died", "hung")
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a mutant.
+
+    fate: `finding`; `broke` (it can't be made, or raises where the gate asks nothing of it); `died`, `hung`;
+    `survived`; `equivalent` (proven); or `same` (the same bytecode).
+    """
+
+    mutant: Mutant
+    fate: str
+    by: str = ""
+    subject: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def killed(self) -> bool:
+        """Whether somebody noticed."""
+        return self.fate in KILLED
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What is known of the unchanged subject at one level. own: violation keys of its first cases, by number."""
+
+    level: str
+    avoid: Avoid
+    keys: frozenset[tuple[str, ...]]
+    own: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A subject, the mutants of what it drives, and the functions that it never drives, by module."""
+
+    subject: str
+    bases: tuple[Base, ...]
+    mutants: tuple[Mutant, ...]
+    undriven: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(slots=True)
+class Score:
+    """All mutants of a run."""
+
+    fates: list[Fate] = field(default_factory=list)
+    undriven: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def counted(self) -> list[Fate]:
+        """The denominator: mutants that change what is executed, and that nobody proved to be equivalent."""
+        return [fate for fate in self.fates if fate.fate not in ("same", "equivalent")]
+
+    @property
+    def share(self) -> float:
+        """Killed mutants, of those that count."""
+        return sum(fate.killed for fate in self.counted) / len(self.counted) if self.counted else 0.0
+
+
+def levels_of(subject: LocalSubject) -> tuple[str, ...]:
+    """Where a subject's own promises are: parity where it claims an order, and what its gate asks."""
+    hardened = parse(subject.name).base in OWN
+    level = "hardened" if hardened else "contract"
+    ordered = subject.traits(draw_config(SeededSource(0), subject.space, level)).dialect is not None
+    return ("parity", level) if ordered else (level,)
+
+
+def mutate(subjects: Sequence[str], budget: str, seed: int, workers: int, progress: Any) -> Score:
+    """Run all mutants of what the subjects drive, each against the subjects that drive it, until one kills it."""
+    started = time.perf_counter()
+    score = Score()
+    fates: dict[Mutant, Fate] = {}
+    driven: set[str] = set()
+    undriven: set[str] = set()
+    for name in subjects:
+        with ProcessPoolExecutor(
+            workers, mp_context=spawned(), initializer=start_worker, initargs=("cpu",)
+        ) as pool:
+            prepared = pool.submit(prepare, name, budget, seed).result()
+            todo = [m for m in prepared.mutants if m not in fates or not fates[m].killed]
+            progress(f"{name}: {len(todo)} mutants, unchanged in {prepared.seconds:.1f} s")
+            waiting = [
+                pool.submit(fates_of, prepared, todo[at :: PORTIONS * workers], budget, seed)
+                for at in range(PORTIONS * workers)
+            ]
+            for done in as_completed(waiting):
+                fates.update((fate.mutant, fate) for fate in done.result())
+                progress(f"{name}: {sum(f.killed for f in fates.values())} of {len(fates)} killed")
+        driven.update(f"{m.module}:{m.function}" for m in prepared.mutants)
+        undriven.update(prepared.undriven)
+    score.fates = sorted(fates.values(), key=lambda f: (f.mutant.module, f.mutant.place))
+    score.undriven = sorted(undriven - driven)
+    score.seconds = time.perf_counter() - started
+    return score
+
+
+PORTIONS = 8  # portions of the mutants for each worker: they take turns, and a slow one holds up little
+
+
+# -- in the workers ------------------------------------------------------------------------------------
+
+
+def prepare(name: str, budget: str, seed: int) -> Prepared:
+    """Judge the unchanged subject, and see which of its functions are called."""
+    started = time.perf_counter()
+    subject = local(name)
+    sources = sources_of(subject)
+    called: set[tuple[str, str]] = set()
+    bases = []
+    for level in levels_of(subject):
+        ended = in_fork(partial(_unchanged, subject, level, budget, seed), 10 * TIMEOUT)
+        if ended.value is None:
+            raise HarnessError(
+                f"{name} unchanged {ended.fate}: {ended.why}; drive it in a form that keeps its process"
+            )
+        base, names = ended.value
+        bases.append(base)
+        called.update(names)
+    driven = {s.module: frozenset(q for q in s.functions if (s.path, q) in called) for s in sources}
+    mutants = [mutant for source in sources for mutant in source.mutants(driven[source.module])]
+    undriven = [f"{s.module}:{q}" for s in sources for q in s.functions if q not in driven[s.module]]
+    return Prepared(name, tuple(bases), tuple(mutants), tuple(undriven), time.perf_counter() - started)
+
+
+def sources_of(subject: LocalSubject) -> list[Source]:
+    """The modules that hold the allocator's classes, those of what it is made of, and their helpers' modules."""
+    seen: dict[str, types.ModuleType] = {}
+    objects, known = [subject.make(draw_config(SeededSource(0), subject.space, "contract")).allocator], set()
+    package = type(objects[0]).__module__.partition(".")[0]
+    while objects:
+        thing = objects.pop()
+        if id(thing) in known:
+            continue
+        known.add(id(thing))
+        for cls in type(thing).__mro__:
+            if cls.__module__.partition(".")[0] == package:
+                seen.setdefault(cls.__module__, sys.modules[cls.__module__])
+        objects += [
+            value for value in getattr(thing, "__dict__", {}).values()
+            if type(value).__module__.partition(".")[0] == package
+        ]  # fmt: skip
+    return [Source.of(module) for _, module in sorted(seen.items())]
+
+
+def _unchanged(
+    subject: LocalSubject, level: str, budget: str, seed: int
+) -> tuple[Base, set[tuple[str, str]]]:
+    """The base of a level, and the functions (file and qualified name) that its run calls."""
+    called: set[tuple[str, str]] = set()
+    seen: set[types.CodeType] = set()
+
+    def watch(frame: types.FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code not in seen:
+            seen.add(frame.f_code)
+            called.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+
+    avoid: Avoid = NONE
+    keys: set[tuple[str, ...]] = set()
+    sys.setprofile(watch)
+    for task in plan_of(subject, budget, level):
+        result = campaign(task, subject, level, seed, avoid)
+        avoid |= result.avoid
+        keys.update(finding.violation.key for finding in result.findings)
+    own = tuple(_key_of_case(subject, level, seed, number) for number in range(OWN_CASES)) if keys else ()
+    sys.setprofile(None)
+    return Base(level, avoid, frozenset(keys), own), called
+
+
+OWN_CASES = 200  # cases judged without steering, where the unchanged subject has faults of its own
+
+
+def _key_of_case(subject: LocalSubject, level: str, seed: int, number: int) -> tuple[str, ...]:
+    source = SeededSource(f"{seed}/own/{number}")
+    case, steps = generate_planned(source, subject.space, subject.traits, level)
+    violation = judged(subject, case, level, steps=steps).violation
+    return violation.key if violation is not None else ()
+
+
+def fates_of(prepared: Prepared, mutants: list[Mutant], budget: str, seed: int) -> list[Fate]:
+    """Each mutant in a fork of its own."""
+    subject = local(prepared.subject)
+    sources = {source.module: source for source in sources_of(subject)}
+    tasks = {base.level: plan_of(subject, budget, base.level) for base in prepared.bases}
+    found = []
+    for mutant in mutants:
+        started = time.perf_counter()
+
+        work = partial(_try, sources[mutant.module], mutant, subject, prepared.bases, tasks, seed)
+        try:
+            ended = in_fork(work, TIMEOUT)
+        except Exception as error:
+            fate, by = "broke", f"{type(error).__name__}: {error}"
+        else:
+            fate, by = ended.value if ended.value is not None else (ended.fate, ended.why)
+        found.append(Fate(mutant, fate, by, prepared.subject, time.perf_counter() - started))
+    return found
+
+
+def _try(
+    source: Source,
+    mutant: Mutant,
+    subject: LocalSubject,
+    bases: tuple[Base, ...],
+    tasks: dict[str, list[Task]],
+    seed: int,
+) -> tuple[str, str]:
+    """Its fate: the first finding that the unchanged subject does not give, with the sentence of it."""
+    if not source.apply(mutant):
+        return "same", ""
+    for base in bases:
+        for task in tasks[base.level]:
+            try:
+                run_task(task, subject, base.level, seed, Tally(), base.avoid)
+            except Broken as broken:
+                violation = broken.outcome.violation
+                assert violation is not None
+                if violation.key not in base.keys:
+                    return "finding", f"{violation.code} in {task.check} at {base.level}: {violation.summary}"
+        for number, key in enumerate(base.own):
+            if _key_of_case(subject, base.level, seed, number) != key:
+                return "finding", f"case {number} at {base.level} ends otherwise than without the change"
+    return "survived", ""
+
+
+# -- what is proven to be equivalent -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent:
+    """A change that makes no difference to anybody, and why; or a survivor and its reason (`proven` false)."""
+
+    function: str
+    text: str
+    before: str
+    after: str
+    reason: str
+    proven: bool = True
+
+
+def explained(score: Score, known: Sequence[Equivalent]) -> tuple[Score, list[Equivalent]]:
+    """The score with reasons on its survivors, proven equivalents left out; and the entries that fit nothing."""
+    by_key = {(e.function, e.text, e.before, e.after): e for e in known}
+    used: set[Equivalent] = set()
+    fates = []
+    for fate in score.fates:
+        m = fate.mutant
+        entry = by_key.get((f"{m.module}:{m.function}", m.text, m.before, m.after))
+        if entry is not None:
+            used.add(entry)
+            if fate.fate == "survived":
+                fate = replace(fate, reason=entry.reason, fate="equivalent" if entry.proven else "survived")
+        fates.append(fate)
+    return Score(fates, score.undriven, score.seconds), [e for e in known if e not in used]
+
+
+def survivors(score: Score) -> Iterator[Fate]:
+    """Mutants that nobody noticed."""
+    return (fate for fate in score.fates if fate.fate == "survived")
