@@ -227,7 +227,12 @@ class Session:
         for uid, place, _ in step.fresh:
             if place < len(slots):
                 self._first[uid] = slots[place]
-        if self._kv is not None and step.status == "legal" and step.fits and len(slots) == step.tokens:
+        if (
+            self._kv is not None
+            and step.status == "legal"
+            and step.fits
+            and self._writable(step, answer, slots)
+        ):
             self._kv.write(step, answer, self._window_of(answer))
         if self.config.overwrite and self.index % 2:
             answer.zero_()
@@ -286,6 +291,12 @@ class Session:
             )
 
     # -- K and V ---------------------------------------------------------------------------------------
+
+    def _writable(self, step: Step, answer: torch.Tensor, slots: tuple[int, ...]) -> bool:
+        """Whether a caller could write where an answer says. What can't be written is the judge's to name."""
+        size = self.config.page_size
+        low, high = size, (self.config.pages + 1) * size
+        return answer.dim() == 1 and len(slots) == step.tokens and all(low <= slot < high for slot in slots)
 
     def _window_of(self, answer: torch.Tensor) -> torch.Tensor | None:
         if self.bench.kv_window is None:
