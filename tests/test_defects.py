@@ -1,6 +1,7 @@
 """Is each known defect found, at its level and under a code that it names? And does its base pass the same?"""
 
 import linecache
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from impl.names import local, resolve
 from impl.subject import OWN, LocalSubject, own
 from impl.torch_engine import TorchEngine
 from oracle.codes import CODES, LEVELS
-from oracle.ops import Alloc, Case, Config
+from oracle.ops import Alloc, Case, Config, Decode, Extend, Grow
 from properties.checks import CHECKS, BatchBroken, Tally, plan_of, plan_of_engine, run_task
 from properties.judged import Broken, judged
 
@@ -103,6 +104,14 @@ def test_every_class_of_a_fault_is_in_the_catalogue():
     }
 
 
+def test_every_row_of_the_list_of_faults_is_here_or_said_to_be_none_of_an_allocators():
+    rows = {f"F{number:02}" for number in range(1, 43)}
+    here = {name.partition("-")[0] for name in CATALOGUE}
+    left = set(re.findall(r"F\d\d", catalogue.__doc__.partition("- ")[2]))
+    assert here & rows | left == rows
+    assert not here & left
+
+
 def test_some_need_four_operations_or_more_in_a_certain_order():
     assert sum((defect.shortest or 0) >= DEEP for defect in CATALOGUE.values()) >= 5
 
@@ -120,6 +129,22 @@ def test_what_an_entry_says_makes_sense(defect):
     space = defect.subject().space
     assert set(defect.page_sizes) <= set(space.page_sizes)
     assert space.need_sort == defect.need_sort
+
+
+# -- what is seen of them ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["paged", "swa"])
+def test_an_answer_outside_the_pool_is_judged_where_k_and_v_are_written(part):
+    config = Config(part, 1, 2, swa_pages=int(part == "swa"), data=True)
+    subject = replace(CANARY, part=part).subject()
+    violation = judged(subject, Case(config, (Extend((Grow("A", 2),)),)), "contract").violation
+    assert violation.code == "RANGE"
+
+
+def test_an_answer_of_two_dimensions_is_judged_where_k_and_v_are_written():
+    case = Case(Config("paged", 1, 2, data=True), (Decode(("A",)),))
+    assert judged(local("defect:two-dimensions"), case, "contract").violation.code == "TYPE"
 
 
 # -- by name -------------------------------------------------------------------------------------------

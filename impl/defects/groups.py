@@ -131,7 +131,7 @@ DEFECTS = (
            seen="a nested begin throws away what was collected", shortest=4),
     Defect("F39", "paged", ClearKeepsGroup, "GROUP CONSERVE", seen="clear inside a group leaves the group open",
            shortest=3),
-    Defect("F39-empty", "token", ClearKeepsEmptyGroup, "GROUP CONSERVE", seen="the same, of a group without frees",
+    Defect("F39-empty", "token", ClearKeepsEmptyGroup, "GROUP CONSERVE", seen="clear inside a group that nothing was freed in",
            shortest=3),
     Defect("F41", "token", CollectsBeforeLooking, "ATOMIC UNIQUE CONSERVE GROUP RANGE", "hardened",
            "an error inside a group that leaves something in it"),

@@ -150,7 +150,7 @@ class RollsForSeveral(PagedAllocator):
 
 
 class RollsForLongFirst(PagedAllocator):
-    """The same, where the first request of the batch grows longer than the last."""
+    """An extend whose first request grows longer than its last takes a page from the end of the free list."""
 
     def alloc_extend(self, *batch: Any, **more: Any) -> torch.Tensor | None:
         grow = batch[2] - batch[0]

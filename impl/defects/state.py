@@ -196,9 +196,9 @@ class CopySorts(PoolAllocator):
 DEFECTS = (
     Defect("F36", "token", AnswerIsView, "ALIAS", seen="a returned view that shares memory with the free list", shortest=4),
     Defect("F40-released", "token", RestoreForgetsReleased, "RESTORE CONSERVE UNIQUE",
-           seen="a restore that forgets a part of the state", shortest=4, need_sort=(True,)),
+           seen="a restore that forgets a list", shortest=4, need_sort=(True,)),
     Defect("F40-group", "token", RestoreForgetsGroup, "GROUP CONSERVE RESTORE",
-           seen="the same, of an open group", shortest=4),
+           seen="a restore that forgets the open group", shortest=4),
     Defect("group-in-snapshot", "token", SnapshotSharesGroup, "GROUP CONSERVE UNIQUE RESTORE", shortest=5),
     Defect("group-of-snapshot", "token", RestoreSharesGroup, "GROUP CONSERVE UNIQUE RESTORE", shortest=6),
     Defect("one-snapshot", "paged", OneSnapshot, "RESTORE GROUP UNIQUE", shortest=4),

@@ -189,7 +189,7 @@ NOT_ASKED = "translate_loc_from_full_to_swa is asked for the numbers of slots al
 DEFECTS = (
     Defect("F17", "swa", AllocKeepsFullHalf, "ATOMIC CONSERVE",
            seen="an allocation over two resources that keeps the first when the second fails", shortest=1),
-    Defect("F17-decode", "swa", DecodeKeepsWindowHalf, "ATOMIC", seen="the same, the other way round"),
+    Defect("F17-decode", "swa", DecodeKeepsWindowHalf, "ATOMIC", seen="an allocation over two resources that keeps the second when the first fails"),
     Defect("F22", "swa", KeepsMapping, "MAP UNIQUE CONSERVE GROUP RANGE", seen="a stale mapping that frees another's slot",
            shortest=2, page_sizes=(1,)),
     Defect("F23", "swa", UnmapsNamedSlots, "MAP UNIQUE CONSERVE GROUP",
