@@ -134,10 +134,10 @@ DEFECTS = (
     Defect("F39-empty", "token", ClearKeepsEmptyGroup, "GROUP CONSERVE", seen="clear inside a group that nothing was freed in",
            shortest=3),
     Defect("F41", "token", CollectsBeforeLooking, "ATOMIC UNIQUE CONSERVE GROUP RANGE", "hardened",
-           "an error inside a group that leaves something in it"),
-    Defect("empty-group", "paged", NeverEndsEmpty, "GROUP CONSERVE REUSE EXHAUST", shortest=3),
+           "an error inside a group that leaves something in it", shortest=2),
+    Defect("empty-group", "paged", NeverEndsEmpty, "GROUP CONSERVE REUSE EXHAUST", shortest=2),
     Defect("counts-waiting", "paged", CountsWaiting, "GROUP", shortest=3),
     Defect("merge-in-group", "token", MergeEndsWaiting, "GROUP CONSERVE UNIQUE EXHAUST", shortest=4),
-    Defect("four-frees", "token", HoldsFour, "GROUP CONSERVE"),
+    Defect("four-frees", "token", HoldsFour, "GROUP CONSERVE", shortest=10),
     Defect("group-reverses", "token", EndReverses, "GROUP", shortest=4, check="relation group"),
 )  # fmt: skip

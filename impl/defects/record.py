@@ -18,13 +18,15 @@ OURS = "ours"
 class Defect:
     """A fault, and what it takes to see it.
 
-    id: a row of the list of faults that real allocators had (F01 …), or words. part: whose fault, of
-    `impl.subject.OWN`. fault: a class that goes before the allocator's own, or a patch of its engine.
-    breaks: under which of `oracle.codes` it may show, at `level`. seen: what was seen in the field, or `ours`.
-    shortest: operations of the shortest case, known by hand; what every case ends with is not counted.
-    check: of `properties.checks`, which shows it. missed: why none does yet.
-    page_sizes, need_sort: pools that can show it, where not all can. ordered: whether the allocator claims its
-    base's exact order. kills: it ends its process.
+    id: a row of the list of faults that real allocators had (F01 …), or words.
+    part: whose fault, of `impl.subject.OWN`.
+    fault: a class that goes before the allocator's own, or a patch of its engine.
+    breaks: under which of `oracle.codes` it may show, at `level`.
+    seen: what was seen in the field, or `ours`.
+    shortest: operations of the shortest case that is known, without what every case ends with.
+    check: of `properties.checks`, which shows it; missed: why none does yet.
+    page_sizes, need_sort: pools that can show it, where not all can.
+    ordered: whether the allocator claims its base's exact order. kills: it ends its process.
     """
 
     id: str
