@@ -22,7 +22,7 @@ from fuzz.findings import Accepted, Finding, accept, distinct
 from impl.child import ChildEngine
 from impl.engines import OWN_ENGINES, EngineSubject, local_engine
 from impl.errors import SubjectError
-from impl.names import OWN, parse, resolve
+from impl.names import DEFECT, OWN, known_defect, parse, resolve
 from impl.subject import Space, Subject
 from oracle.codes import CODES
 from oracle.traits import RULES, Traits
@@ -121,11 +121,18 @@ def targets_for(names: tuple[str, ...], level: str, tier: str, device: str = "cp
     chosen: list[Target] = []
     interpreted = INTERPRETED if device == "cpu" else ()
     for name in names or (*OWN, *interpreted):
-        levels = (level,) if level else OWN_LEVELS if parse(name).base in OWN else ("contract",)
-        chosen += [Target(name, each) for each in levels]
+        chosen += [Target(name, each) for each in ((level,) if level else levels_of(name))]
     if not names:
         chosen += [Target(name, "contract", KERNEL) for name in OWN_ENGINES]
     return tuple(chosen)
+
+
+def levels_of(name: str) -> tuple[str, ...]:
+    """What a subject is held to where nobody says: defects to the level that shows them."""
+    base = parse(name).base
+    if base.startswith(DEFECT):
+        return (known_defect(base).level,)
+    return OWN_LEVELS if base in OWN else ("contract",)
 
 
 def run(options: Options, progress: Progress) -> Iterator[RunReport]:

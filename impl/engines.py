@@ -10,9 +10,11 @@ from typing import Protocol
 
 import torch
 
+from impl.defects.patches import Patch
 from impl.errors import SubjectError
-from impl.names import imported
+from impl.names import DEFECT, imported, known_defect
 from impl.paged import IndexEngine
+from impl.subject import INTERPRETED_SHARE
 from oracle.batch import Batch
 from oracle.verdict import Observation
 
@@ -115,11 +117,17 @@ def local_engine(name: str, device: str = "cpu") -> LocalEngine:
             from impl.kernels import TritonEngine  # Triton is an extra
 
             where = "run by Triton's interpreter" if device == "cpu" else f"compiled for {device}"
-            share = 0.1 if device == "cpu" else 1.0
+            share = INTERPRETED_SHARE if device == "cpu" else 1.0
             return LocalEngine(name, f"kvassay's own Triton kernels, {where}", TritonEngine(), device, share)
+    if name.startswith(DEFECT):
+        defect = known_defect(name)
+        if not isinstance(defect.fault, Patch):
+            raise SubjectError(f"{name} is no engine's fault: leave --tier kernel out")
+        share = INTERPRETED_SHARE if defect.fault.slow(device) else 1.0
+        return LocalEngine(name, defect.about, defect.fault.engine(), device, share)
     if ":" not in name:
         raise SubjectError(
-            f"no engine is called {name!r}; there are {', '.join(OWN_ENGINES)} and package.module:engine"
+            f"no engine is called {name!r}; there are {', '.join(OWN_ENGINES)}, defect:ID and package.module:engine"
         )
     engine = imported(name)
     engine = engine() if isinstance(engine, type) else engine

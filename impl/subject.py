@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from impl.ascend import AscendAllocator
+from impl.base import BaseAllocator
 from impl.errors import SubjectError
 from impl.kvpool import KVPool, SwaKVPool
 from impl.paged import IndexEngine, PagedAllocator
@@ -129,29 +130,44 @@ def kv_pools(config: Config, device: str) -> tuple[KVPool | None, KVPool | None]
 # -- the project's own ---------------------------------------------------------------------------------
 
 PAGE_SIZES = (1, 2, 3, 4, 8, 16, 64)
-OWN = ("token", "paged", "ascend", "swa")
+OWN: dict[str, type[BaseAllocator]] = {
+    "token": TokenAllocator,
+    "paged": PagedAllocator,
+    "ascend": AscendAllocator,
+    "swa": SwaAllocator,
+}
 
 
-def own(part: str, device: str = "cpu", engine: str = "", name: str = "") -> LocalSubject:
-    """One of the project's own subjects. engine: `torch` or `triton`; empty takes the device's default."""
+def own(
+    part: str,
+    device: str = "cpu",
+    engine: str | IndexEngine = "",
+    name: str = "",
+    before: tuple[type, ...] = (),
+) -> LocalSubject:
+    """One of the project's own subjects.
+
+    engine: `torch` or `triton`, empty for the device's default, or one that is made already.
+    before: classes that go before the allocator's own, and change what it does (`impl.defects`).
+    """
     kind = "paged" if part == "ascend" else part
     sizes = {"token": (1,), "paged": PAGE_SIZES, "swa": PAGE_SIZES}[kind]
-    chosen = _engine(engine, part)
+    chosen = _engine(engine, part) if isinstance(engine, str) else engine
+    maker: Any = type(OWN[part].__name__, (*before, OWN[part]), {}) if before else OWN[part]
 
     def make(config: Config) -> Bench:
         full, window = kv_pools(config, device)
         common: dict[str, Any] = {"dtype": torch.float32, "device": device, "need_sort": config.need_sort}
         if part == "swa":
             cache = SwaKVPool(full, window) if full is not None and window is not None else None
-            swa = SwaAllocator(
+            swa = maker(
                 config.size, config.swa_pages * config.page_size, config.page_size,
                 kvcache=cache, engine=chosen, debug=config.debug, **common,
             )  # fmt: skip
             return Bench(swa, lists=pool_lists, kv=full, kv_window=window)
         if part == "token":
-            token = TokenAllocator(config.size, kvcache=full, debug=config.debug, **common)
+            token = maker(config.size, kvcache=full, debug=config.debug, **common)
             return Bench(token, lists=pool_lists, kv=full)
-        maker = AscendAllocator if part == "ascend" else PagedAllocator
         paged = maker(
             config.size, config.page_size, kvcache=full, engine=chosen, debug=config.debug, **common
         )
@@ -161,7 +177,8 @@ def own(part: str, device: str = "cpu", engine: str = "", name: str = "") -> Loc
         # Without debug mode nothing looks at values on the device, and what they say is the caller's duty.
         return _claims(part, config.debug, config.page_size)
 
-    about = f"kvassay's own {part} allocator" + (f" on the {engine} engine" if engine else "")
+    on = f" on the {engine} engine" if isinstance(engine, str) and engine else ""
+    about = f"kvassay's own {part} allocator{on}"
     interpreted = engine == "triton" and device == "cpu"
     share = INTERPRETED_SHARE if interpreted else 1.0
     return LocalSubject(
@@ -207,6 +224,6 @@ def _claims(part: str, debug: bool, page_size: int) -> Traits:
         default_dtype="int32" if part == "ascend" else "int64",
         undefined=frozenset() if debug else frozenset(DEVICE_RULES),
         attributes=_ATTRIBUTES | (_SWA_ATTRIBUTES if kind == "swa" else frozenset()),
-        translates_none=kind == "swa",
+        translates="int32" if kind == "swa" else "",
         dialect=SEED_TOKEN if page_size == 1 and kind != "paged" else SEED_PAGED,
     )

@@ -18,7 +18,8 @@ class Observation(NamedTuple):
     lists: free and release list (SWA: of both pools), in order; mapping: SWA slot of every full slot.
     disturbed, damaged, guard: sentences, empty when all is well: a tensor given earlier changed; K or V of
     live slots changed; something outside the arguments was read or written.
-    forecast: `estimated_num_new_pages` for this batch. nowhere: SWA slot of -1, where that is claimed to be -1.
+    forecast: `estimated_num_new_pages` for this batch.
+    mismapped: in what the mapping differs from the promise (`Traits.translates`), a sentence or empty.
     """
 
     outcome: str
@@ -34,7 +35,7 @@ class Observation(NamedTuple):
     damaged: str = ""
     guard: str = ""
     forecast: int | None = None
-    nowhere: int | None = None
+    mismapped: str = ""
 
 
 @dataclass(frozen=True, slots=True)

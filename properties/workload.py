@@ -100,6 +100,7 @@ class Workload:
             (self._free, "free", 6), (self._cut, "free", 2), (self._free_swa, "free_swa", 3),
             (self._group, "free_group_begin", 4), (self._merge, "merge_and_sort_free", 1),
             (self._state, "backup_state", 2), (self._clear, "clear", 1),
+            # Without K and V there is nothing to copy; with them, a copy is what they are there for.
             (self._copy, "get_cpu_copy", 4 if self.config.data else 0),
         ]  # fmt: skip
         have = self.ledger.traits.operations
