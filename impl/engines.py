@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from impl.emulator.launch import Emulator
 from impl.errors import SubjectError
 from impl.names import imported
 from impl.paged import IndexEngine
@@ -20,7 +21,7 @@ ZONE = 96
 # Far outside every pool that batches are drawn for, and small enough that 128 times it is an int32.
 SENTINEL = 9_000_001
 DTYPES = {"int32": torch.int32, "int64": torch.int64}
-OWN_ENGINES = ("torch", "triton")
+OWN_ENGINES = ("torch", "triton", "emulator")
 
 
 class EngineSubject(Protocol):
@@ -39,13 +40,14 @@ class EngineSubject(Protocol):
 
 @dataclass(slots=True)
 class LocalEngine:
-    """An engine in this process."""
+    """An engine in this process. emulator: what runs its kernels, if it is emulated."""
 
     name: str
     about: str
     engine: IndexEngine
     device: str = "cpu"
     share: float = 1.0
+    emulator: Emulator | None = None
 
     def run_batch(self, batch: Batch, dtype: str) -> Observation:
         """Run one batch between guard zones."""
@@ -66,6 +68,8 @@ class LocalEngine:
         except Exception as error:
             # Whatever an engine raises is an answer, for the judge to weigh.
             return Observation("raised", error=f"{type(error).__name__}: {error}")
+        if self.emulator is not None and (found := self.emulator.take(out)):
+            return Observation("slots", tuple(out.tolist()), guard=found)
         for name, argument in arguments.items():
             where = argument.spoilt(inner=name != "out")
             if where:
@@ -104,8 +108,15 @@ class _Guarded:
         )
 
 
+def on_cpu(device: str) -> str:
+    """The device, for an emulated engine. SubjectError where it is not the CPU."""
+    if device != "cpu":
+        raise SubjectError(f"the emulator runs on the CPU: leave out --device {device}, or choose another engine")
+    return device
+
+
 def local_engine(name: str, device: str = "cpu") -> LocalEngine:
-    """An engine by name: `torch`, `triton`, or `package.module:engine`, in this process."""
+    """An engine by name: `torch`, `triton`, `emulator`, or `package.module:engine`, in this process."""
     match name:
         case "torch":
             from impl.torch_engine import TorchEngine
@@ -117,6 +128,12 @@ def local_engine(name: str, device: str = "cpu") -> LocalEngine:
             where = "run by Triton's interpreter" if device == "cpu" else f"compiled for {device}"
             share = 0.1 if device == "cpu" else 1.0
             return LocalEngine(name, f"kvassay's own Triton kernels, {where}", TritonEngine(), device, share)
+        case "emulator":
+            from impl.emulator.engine import EmulatedEngine
+
+            emulator = Emulator()
+            about = "kvassay's own Triton kernels, on the emulator"
+            return LocalEngine(name, about, EmulatedEngine(emulator), on_cpu(device), emulator=emulator)
     if ":" not in name:
         raise SubjectError(
             f"no engine is called {name!r}; there are {', '.join(OWN_ENGINES)} and package.module:engine"

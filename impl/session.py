@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from impl.contents import Contents
+from impl.emulator.launch import Emulator
 from impl.fence import Fence
 from impl.kvpool import KVPool
 from oracle.ops import METHODS, Config
@@ -37,6 +38,7 @@ class Bench:
     form: `mirrored` (lengths on the device and on the CPU) or `device` (the older call form).
     lists: reads free and release list (SWA: of both pools), or None where the allocator hides them.
     kv, kv_window: K and V behind full and window slots, or None. fence: a guard page behind free lists.
+    emulator: runs the allocator's kernels, and knows what they did wrong.
     """
 
     allocator: Any
@@ -45,6 +47,7 @@ class Bench:
     kv: KVPool | None = None
     kv_window: KVPool | None = None
     fence: Fence | None = None
+    emulator: Emulator | None = None
 
 
 class Session:
@@ -82,8 +85,9 @@ class Session:
         except Exception as error:
             # Whatever an allocator raises is an answer, for the judge to weigh.
             first = str(error).strip().splitlines() or [""]
-            seen = Observation("raised", error=f"{type(error).__name__}: {first[0][:200]}")
+            seen, guard = Observation("raised", error=f"{type(error).__name__}: {first[0][:200]}"), self._guard()
         else:
+            guard = self._guard(answer)  # before the answer is overwritten
             seen = self._read(step, answer)
         self._overwrite(taken)
         disturbed = self._disturbed()
@@ -91,7 +95,12 @@ class Session:
         seen = self._look(seen, full=small or step.probe or self.index % LOOK_EVERY == 0)
         if isinstance(step.call, BatchCall) and not step.call.flaw and seen.outcome == "slots":
             seen = self._forecast(step.call, seen)
-        return seen._replace(disturbed=disturbed, damaged=damaged) if disturbed or damaged else seen
+        if disturbed or damaged or guard:
+            return seen._replace(disturbed=disturbed, damaged=damaged, guard=guard)
+        return seen
+
+    def _guard(self, answer: Any = None) -> str:
+        return self.bench.emulator.take(answer) if self.bench.emulator is not None else ""
 
     # -- asking ----------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 
 from impl.ascend import AscendAllocator
+from impl.emulator.launch import Emulator
+from impl.engines import OWN_ENGINES, on_cpu
 from impl.errors import SubjectError
 from impl.kvpool import KVPool, SwaKVPool
 from impl.paged import IndexEngine, PagedAllocator
@@ -31,6 +33,7 @@ class Space:
     """Which pools a subject can be made with: every generated configuration is drawn from here.
 
     small: only pools of few pages and narrow batches, for subjects that take milliseconds a request.
+    undefined: its kernels can be run with lanes that hold nothing (`Config.undefined`), as on the emulator.
     `fixed` holds what the subject's name asks for in brackets, by field name of `oracle.ops.Config`.
     """
 
@@ -39,6 +42,7 @@ class Space:
     need_sort: tuple[bool, ...] = (False, True)
     data: bool = True
     small: bool = False
+    undefined: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -133,12 +137,15 @@ OWN = ("token", "paged", "ascend", "swa")
 
 
 def own(part: str, device: str = "cpu", engine: str = "", name: str = "") -> LocalSubject:
-    """One of the project's own subjects. engine: `torch` or `triton`; empty takes the device's default."""
+    """One of the project's own subjects. engine: of `OWN_ENGINES`; empty takes the device's default."""
     kind = "paged" if part == "ascend" else part
     sizes = {"token": (1,), "paged": PAGE_SIZES, "swa": PAGE_SIZES}[kind]
-    chosen = _engine(engine, part)
+    emulator = Emulator() if engine == "emulator" else None
+    chosen = _engine(engine, part, emulator, device)
 
     def make(config: Config) -> Bench:
+        if emulator is not None:  # one for all allocators: one is driven at a time
+            emulator.undefined = config.undefined
         full, window = kv_pools(config, device)
         common: dict[str, Any] = {"dtype": torch.float32, "device": device, "need_sort": config.need_sort}
         if part == "swa":
@@ -147,7 +154,7 @@ def own(part: str, device: str = "cpu", engine: str = "", name: str = "") -> Loc
                 config.size, config.swa_pages * config.page_size, config.page_size,
                 kvcache=cache, engine=chosen, debug=config.debug, **common,
             )  # fmt: skip
-            return Bench(swa, lists=pool_lists, kv=full, kv_window=window)
+            return Bench(swa, lists=pool_lists, kv=full, kv_window=window, emulator=emulator)
         if part == "token":
             token = TokenAllocator(config.size, kvcache=full, debug=config.debug, **common)
             return Bench(token, lists=pool_lists, kv=full)
@@ -155,7 +162,7 @@ def own(part: str, device: str = "cpu", engine: str = "", name: str = "") -> Loc
         paged = maker(
             config.size, config.page_size, kvcache=full, engine=chosen, debug=config.debug, **common
         )
-        return Bench(paged, lists=pool_lists, kv=full)
+        return Bench(paged, lists=pool_lists, kv=full, emulator=emulator)
 
     def claims(config: Config) -> Traits:
         # Without debug mode nothing looks at values on the device, and what they say is the caller's duty.
@@ -164,12 +171,11 @@ def own(part: str, device: str = "cpu", engine: str = "", name: str = "") -> Loc
     about = f"kvassay's own {part} allocator" + (f" on the {engine} engine" if engine else "")
     interpreted = engine == "triton" and device == "cpu"
     share = INTERPRETED_SHARE if interpreted else 1.0
-    return LocalSubject(
-        name or part, about, Space(kind, sizes, small=interpreted), make, claims, device, share
-    )
+    space = Space(kind, sizes, small=interpreted, undefined=emulator is not None)
+    return LocalSubject(name or part, about, space, make, claims, device, share)
 
 
-def _engine(engine: str, part: str) -> IndexEngine | None:
+def _engine(engine: str, part: str, emulator: Emulator | None, device: str) -> IndexEngine | None:
     match engine, part:
         case "", _:
             return None
@@ -181,10 +187,13 @@ def _engine(engine: str, part: str) -> IndexEngine | None:
             from impl.kernels import TritonEngine  # Triton is an extra
 
             return TritonEngine()
-        case "emulator", _:
-            raise SubjectError("engine is torch or triton; the emulator is not there yet")
+        case "emulator", _ if emulator is not None:
+            from impl.emulator.engine import EmulatedEngine
+
+            on_cpu(device)
+            return EmulatedEngine(emulator)
         case _:
-            raise SubjectError(f"engine is torch or triton, not {engine!r}")
+            raise SubjectError(f"engine is {', '.join(OWN_ENGINES)}, not {engine!r}")
 
 
 _PLAIN = {"merge_and_sort_free", "backup_state", "restore_state"}

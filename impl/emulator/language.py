@@ -1,0 +1,389 @@
+"""`triton.language` for the emulator, as far as kernels of integers need it. Any other name says that it is missing."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from impl.emulator.dtypes import (
+    INT1,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    DType,
+    Unsupported,
+    promoted,
+)
+from impl.emulator.findings import now
+from impl.emulator.memory import atomic, load, store
+from impl.emulator.values import (
+    Bad,
+    Value,
+    block,
+    pair,
+    scalar,
+    settled,
+    use,
+    value_of,
+    where,
+)
+from impl.emulator.values import cast as _cast
+
+int1, int8, int16, int32, int64 = INT1, INT8, INT16, INT32, INT64
+uint8, uint16, uint32, uint64 = UINT8, UINT16, UINT32, UINT64
+tensor = Value
+dtype = DType
+MOST_LANES = 1 << 20  # of a block, as in Triton
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise Unsupported(f"tl.{name} is not emulated")
+
+
+class constexpr:  # noqa: N801 - kernels call it so
+    """An annotation; called, it gives the number itself."""
+
+    def __new__(cls, value: Any) -> Any:
+        """The plain value."""
+        return value
+
+
+# -- the launch ----------------------------------------------------------------------------------------
+
+
+def program_id(axis: int) -> Value:
+    """Which program this is, along an axis of the grid."""
+    index = now.program[axis]
+    return Value(index, INT32, index, index)
+
+
+def num_programs(axis: int) -> Value:
+    """The grid's size along an axis."""
+    return scalar(now.grid[axis], INT32)
+
+
+def debug_barrier() -> None:
+    """Lanes run in step here."""
+
+
+def static_print(*_: Any, **__: Any) -> None:
+    """Nothing is printed."""
+
+
+device_print = static_print
+
+
+def static_assert(condition: Any, message: str = "") -> None:
+    """AssertionError unless the condition, known beforehand, holds."""
+    assert condition, message
+
+
+def device_assert(condition: Any, message: str = "", mask: Any = None) -> None:
+    """AssertionError unless the condition holds in all enabled lanes."""
+    held = value_of(condition)
+    on = True if mask is None else value_of(mask).data
+    use(held, "asserts", on)
+    assert np.all(np.logical_or(held.data, np.logical_not(on))), message
+
+
+def assume(condition: Any) -> None:
+    """A hint for the compiler."""
+
+
+def _hint(value: Any, *_: Any) -> Any:
+    """A hint for the compiler: the value itself."""
+    return value
+
+
+multiple_of = max_contiguous = max_constancy = _hint
+
+
+# -- making --------------------------------------------------------------------------------------------
+
+
+def _fixed(number: Any, what: str) -> int:
+    if number.__class__ is not int:
+        raise TypeError(f"{what} is a tl.constexpr, not {type(number).__name__}")
+    return int(number)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    lanes = 1
+    for size in sizes:
+        if _fixed(size, "a block's size") < 1 or size & (size - 1):
+            raise ValueError(f"a block has a power of two of lanes along each axis, not {size}")
+        lanes *= size
+    if lanes > MOST_LANES:
+        raise ValueError(f"a block has {MOST_LANES} lanes at most, not {lanes}")
+    return sizes
+
+
+@functools.lru_cache(maxsize=256)
+def _arange(start: int, end: int) -> Value:
+    data = np.arange(start, end, dtype=np.int32)
+    data.flags.writeable = False
+    return Value(data, INT32, start, end - 1)
+
+
+def arange(start: Any, end: Any) -> Value:
+    """`start` to `end - 1` in int32; their number is a power of two."""
+    first, last = _fixed(start, "the start of a range"), _fixed(end, "the end of a range")
+    _shape(last - first)
+    return _arange(first, last)
+
+
+def full(shape: Any, value: Any, dtype: DType) -> Value:
+    """A block of one number."""
+    one = _cast(value_of(value), dtype)
+    return Value(np.full(_shape(shape), one.data, dtype=dtype.numpy), dtype, one.lo, one.hi, one.bad)
+
+
+def zeros(shape: Any, dtype: DType) -> Value:
+    """A block of zeros."""
+    return full(shape, 0, dtype)
+
+
+def zeros_like(value: Value) -> Value:
+    """A block of zeros of the same shape and type."""
+    return full(value.shape, 0, value.type)
+
+
+def cast(value: Any, dtype: DType, bitcast: bool = False) -> Value:
+    """The value in another type."""
+    return value_of(value).to(dtype, bitcast)
+
+
+# -- lane by lane --------------------------------------------------------------------------------------
+
+
+def minimum(x: Any, y: Any) -> Value:
+    """The smaller one."""
+    x, y = pair(x, y)
+    return where(x < y, x, y)
+
+
+def maximum(x: Any, y: Any) -> Value:
+    """The larger one."""
+    x, y = pair(x, y)
+    return where(x > y, x, y)
+
+
+def abs(x: Any) -> Any:
+    """Without its sign."""
+    return builtins.abs(x)
+
+
+def clamp(x: Any, least: Any, most: Any) -> Value:
+    """The number in a range that is nearest."""
+    return minimum(maximum(x, least), most)
+
+
+def cdiv(x: Any, y: Any) -> Any:
+    """`x / y` rounded up, for numbers that are not negative."""
+    return (x + y - 1) // y
+
+
+# -- shapes --------------------------------------------------------------------------------------------
+
+
+def _reshaped(value: Value, change: Callable[[Any], Any]) -> Value:
+    bad = value.bad and Bad(change(np.broadcast_to(value.bad.mask, value.shape)), value.bad.cause)
+    return Value(change(np.asarray(value.data)), value.type, value.lo, value.hi, bad)
+
+
+def reshape(value: Value, *shape: Any) -> Value:
+    """The same lanes in row-major order in another shape."""
+    sizes = _shape(shape[0] if len(shape) == 1 else shape)
+    return _reshaped(value, lambda lanes: lanes.reshape(sizes))
+
+
+view = reshape
+
+
+def ravel(value: Value) -> Value:
+    """All lanes along one axis."""
+    return _reshaped(value, lambda lanes: lanes.reshape(-1))
+
+
+def broadcast_to(value: Any, *shape: Any) -> Value:
+    """Repeated along axes of size 1."""
+    sizes = _shape(shape[0] if len(shape) == 1 else shape)
+    return _reshaped(value_of(value), lambda lanes: np.broadcast_to(lanes, sizes))
+
+
+def expand_dims(value: Value, axis: int) -> Value:
+    """With one more axis of size 1."""
+    return _reshaped(value, lambda lanes: np.expand_dims(lanes, axis))
+
+
+# -- reductions ----------------------------------------------------------------------------------------
+
+
+def _summand(value: Any, dtype: DType | None) -> Value:
+    """What is added up: narrow types in 32 bits."""
+    value = value_of(value)
+    if dtype is None and value.type.bits < 32:
+        dtype = INT32 if value.type.signed else UINT32
+    if dtype is None or dtype is value.type:
+        return value
+    return _cast(value, dtype)
+
+
+def _folded(value: Value, axis: int | None, how: str, result: Any, dtype: DType | None = None) -> Value:
+    """A reduction's result from its exact numbers (an array or one); any poison in it is used."""
+    use(value, how)
+    bad = Bad(True, value.bad.cause) if value.bad is not None else None
+    dtype = value.type if dtype is None else dtype
+    if np.ndim(result) == 0:
+        result = int(result)
+        if dtype.low <= result <= dtype.high:
+            return Value(bool(result) if dtype is INT1 else result, dtype, result, result, bad)
+    elif np.asarray(result).dtype == dtype.numpy:
+        return block(result, dtype, bad)
+    return settled(result, dtype, bad, f"{how} in {dtype}")
+
+
+def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DType | None = None) -> Value:
+    """The sum, of all lanes or along an axis."""
+    value = _summand(value, dtype)
+    lanes, kind = np.asarray(value.data), value.type
+    most = max_abs(value) * lanes.size
+    wide = lanes if most <= kind.high else lanes.astype(object)
+    return _folded(value, axis, "sums up", np.sum(wide, axis=axis, keepdims=keep_dims, dtype=wide.dtype))
+
+
+def cumsum(value: Any, axis: int = 0, reverse: bool = False, dtype: DType | None = None) -> Value:
+    """Running sums along an axis, each with its own lane."""
+    value = _summand(value, dtype)
+    kind, lanes = value.type, np.asarray(value.data)
+    lanes = lanes if max_abs(value) * lanes.size <= kind.high else lanes.astype(object)
+    lanes = np.flip(lanes, axis) if reverse else lanes
+    run = np.add.accumulate(lanes, axis=axis, dtype=lanes.dtype)
+    return _folded(value, axis, "sums up", np.flip(run, axis) if reverse else run)
+
+
+def max_abs(value: Value) -> int:
+    """A bound of the size of all lanes."""
+    return builtins.max(builtins.abs(value.lo), builtins.abs(value.hi))
+
+
+def _extreme(reduce: Any, words: str, value: Any, axis: int | None, keep_dims: bool) -> Value:
+    value = value_of(value)
+    return _folded(value, axis, words, reduce(value.data, axis=axis, keepdims=keep_dims))
+
+
+def max(value: Any, axis: int | None = None, return_indices: bool = False, keep_dims: bool = False) -> Any:
+    """The largest lane, of all or along an axis."""
+    if return_indices:
+        raise Unsupported("return_indices= is not emulated: use tl.argmax")
+    return _extreme(np.max, "takes the largest of", value, axis, keep_dims)
+
+
+def min(value: Any, axis: int | None = None, return_indices: bool = False, keep_dims: bool = False) -> Any:
+    """The smallest lane, of all or along an axis."""
+    if return_indices:
+        raise Unsupported("return_indices= is not emulated: use tl.argmin")
+    return _extreme(np.min, "takes the smallest of", value, axis, keep_dims)
+
+
+def argmax(value: Any, axis: int, tie_break_left: bool = True, keep_dims: bool = False) -> Value:
+    """Where the largest lane is, the first of equal ones."""
+    return _folded(
+        value, axis, "takes the largest of", np.argmax(value.data, axis, keepdims=keep_dims), INT32
+    )
+
+
+def argmin(value: Any, axis: int, tie_break_left: bool = True, keep_dims: bool = False) -> Value:
+    """Where the smallest lane is, the first of equal ones."""
+    return _folded(
+        value, axis, "takes the smallest of", np.argmin(value.data, axis, keepdims=keep_dims), INT32
+    )
+
+
+def xor_sum(value: Any, axis: int | None = None, keep_dims: bool = False) -> Value:
+    """All lanes combined by exclusive or."""
+    lanes = np.asarray(value.data)
+    return _folded(
+        value, axis, "combines", np.bitwise_xor.reduce(lanes, axis=axis, keepdims=keep_dims, dtype=lanes.dtype)
+    )
+
+
+# -- atomics -------------------------------------------------------------------------------------------
+
+
+def _atomic(update: Callable[[int, int], int]) -> Callable[..., Value]:
+    def made(pointer: Any, val: Any, mask: Any = None, **hints: Any) -> Value:
+        return atomic(pointer, val, mask, update, **hints)
+
+    return made
+
+
+atomic_add = _atomic(lambda old, new: old + new)
+atomic_max = _atomic(lambda old, new: new if new > old else old)
+atomic_min = _atomic(lambda old, new: new if new < old else old)
+atomic_and = _atomic(lambda old, new: old & new)
+atomic_or = _atomic(lambda old, new: old | new)
+atomic_xor = _atomic(lambda old, new: old ^ new)
+atomic_xchg = _atomic(lambda _, new: new)
+
+
+def atomic_cas(pointer: Any, cmp: Any, val: Any, **hints: Any) -> Value:
+    """Write `val` where `cmp` is; the value before."""
+    wanted, new = value_of(cmp), value_of(val)
+    if wanted.shape or new.shape:
+        raise Unsupported("tl.atomic_cas of a block is not emulated")
+    use(wanted, "compares with")
+    return atomic(pointer, new, None, lambda old, put: put if old == wanted.data else old, **hints)
+
+
+# -- Python's own names inside a kernel ------------------------------------------------------------------
+
+
+def range(*bounds: Any) -> Iterator[Value]:
+    """A loop of the run: its variable is a tensor, of the widest type of the bounds and at least int32."""
+    values = [value_of(bound) for bound in bounds]
+    kind = functools.reduce(promoted, (value.type for value in values), INT32)
+    for value in values:
+        use(value, "loops to")
+    return (scalar(number, kind) for number in builtins.range(*(int(value.data) for value in values)))
+
+
+static_range = builtins.range
+
+
+def _least(*values: Any) -> Any:
+    """`min(…)` of numbers, or of tensors lane by lane."""
+    if all(isinstance(value, int) for value in values):
+        return builtins.min(values)
+    return functools.reduce(minimum, values) if len(values) > 1 else min(*values)
+
+
+def _most(*values: Any) -> Any:
+    """`max(…)` of numbers, or of tensors lane by lane."""
+    if all(isinstance(value, int) for value in values):
+        return builtins.max(values)
+    return functools.reduce(maximum, values) if len(values) > 1 else max(*values)
+
+
+BUILTINS = {"min": _least, "max": _most, "range": range, "print": static_print}
+"""Python's functions, by the names under which a kernel calls them."""
+
+
+def next_power_of_2(number: int) -> int:
+    """The first power of two that is not smaller; 1 for 0."""
+    return 1 << builtins.max(number - 1, 0).bit_length()
+
+
+__all__ = ("load", "store", "where")
