@@ -32,10 +32,14 @@ class Emulator:
     def __init__(self, undefined: bool = True) -> None:
         self.undefined = undefined
         self.found: dict[str, str] = {}
+        self._kernels: dict[FunctionType, Kernel] = {}
 
     def kernel(self, jitted: Any) -> Kernel:
         """A kernel of Triton's (`@triton.jit`), to be launched here."""
-        return Kernel(plain(jitted), self)
+        function = plain(jitted)
+        if function not in self._kernels:
+            self._kernels[function] = Kernel(function, self)
+        return self._kernels[function]
 
     def look_at(self, answer: Any) -> None:
         """Note an element of what the launches were for that none has written."""
