@@ -7,7 +7,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ["TRITON_INTERPRET"] = "1"
@@ -22,6 +24,7 @@ from properties.kernels import draw_batch
 from properties.sources import SeededSource
 
 WIDEST = 300
+SLICE = 50
 ENGINES = ("interpreter", "emulator")
 
 
@@ -36,6 +39,28 @@ def engines(release: str, emulator: Emulator) -> tuple[IndexEngine, IndexEngine]
     from impl.kernels import TritonEngine, decode_kernel, extend_kernel
 
     return TritonEngine(), TritonEngine(emulator.kernel(extend_kernel), emulator.kernel(decode_kernel))
+
+
+class Timed:
+    """An engine, and the processor time that was spent in it."""
+
+    def __init__(self, engine: IndexEngine) -> None:
+        self._engine, self.seconds = engine, 0.0
+
+    def extend(self, *arguments: Any) -> None:
+        """The engine's."""
+        self._time(self._engine.extend, arguments)
+
+    def decode(self, *arguments: Any) -> None:
+        """The engine's."""
+        self._time(self._engine.decode, arguments)
+
+    def _time(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        started = time.process_time()
+        try:
+            call(*arguments)
+        finally:
+            self.seconds += time.process_time() - started
 
 
 def same(a: Observation, b: Observation) -> bool:
@@ -53,22 +78,22 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     emulator = Emulator(undefined=not arguments.release)  # releases use lanes that nothing filled (F34)
-    pair = engines(arguments.release, emulator)
-    subjects = LocalEngine(ENGINES[0], "", pair[0]), LocalEngine(ENGINES[1], "", pair[1], emulator=emulator)
-    seconds = [0.0, 0.0]
+    timed = [Timed(engine) for engine in engines(arguments.release, emulator)]
+    subjects = LocalEngine(ENGINES[0], "", timed[0]), LocalEngine(ENGINES[1], "", timed[1], emulator=emulator)
     differing = 0
-    for number in range(-10, arguments.batches):
-        batch = draw_batch(SeededSource(f"{arguments.seed}/{number}"), WIDEST)
-        dtype = "int64" if arguments.release or number % 2 else "int32"
-        answers = []
-        for which, subject in enumerate(subjects):
-            started = time.process_time()
-            answers.append(subject.run_batch(batch, dtype))
-            seconds[which] += (time.process_time() - started) * (number >= 0)  # the first ten are a warm-up
-        if not same(*answers):
-            differing += 1
-            print(f"batch {number}: {batch}\n  {answers[0]}\n  {answers[1]}", file=sys.stderr)
-    rates = [arguments.batches / spent for spent in seconds]
+    for first in range(-SLICE, arguments.batches, SLICE):  # engines take turns; the first turn is a warm-up
+        if first == 0:
+            for engine in timed:
+                engine.seconds = 0.0
+        numbers = range(first, min(first + SLICE, arguments.batches))
+        batches = [draw_batch(SeededSource(f"{arguments.seed}/{number}"), WIDEST) for number in numbers]
+        dtypes = ["int64" if arguments.release or number % 2 else "int32" for number in numbers]
+        answers = [[s.run_batch(*asked) for asked in zip(batches, dtypes, strict=True)] for s in subjects]
+        for batch, a, b in zip(batches, *answers, strict=True):
+            if not same(a, b):
+                differing += 1
+                print(f"{batch}\n  {a}\n  {b}", file=sys.stderr)
+    rates = [arguments.batches / engine.seconds for engine in timed]
     if arguments.json:
         found = dict(zip(ENGINES, rates, strict=True))
         print(json.dumps({"schema": 1, "batches": arguments.batches, "a second": found, "differing": differing}))

@@ -93,12 +93,11 @@ class _Guarded:
 
     def spoilt(self, inner: bool) -> str:
         """Where it was written, in words: outside, or (where it is an input) inside."""
-        changed = (self._whole != self._before).nonzero().reshape(-1).tolist()
         if not inner:
-            changed = [at for at in changed if not ZONE <= at < ZONE + self._count]
-        if not changed:
+            self._before[ZONE : ZONE + self._count] = self.inner
+        if torch.equal(self._whole, self._before):
             return ""
-        at = changed[0] - ZONE
+        at = int((self._whole != self._before).nonzero()[0]) - ZONE
         if 0 <= at < self._count:
             return f"into the input at {at}"
         return (

@@ -24,7 +24,6 @@ class DType:
     bits: int
     signed: bool
     numpy: Any = field(init=False)
-    unsigned: Any = field(init=False)  # of the same width: seen as that, a negative number is a huge one
     low: int = field(init=False)
     high: int = field(init=False)
     least: int = field(init=False)
@@ -35,11 +34,9 @@ class DType:
         low = -(1 << self.bits - 1) if self.signed else 0
         high = (1 << self.bits - self.signed) - 1
         kind = np.dtype(self.name if self.bits > 1 else np.bool_)
-        made = {"numpy": kind, "low": low, "high": high, "least": low, "most": high, "unsigned": kind}
+        made = {"numpy": kind, "low": low, "high": high, "least": low, "most": high}
         if self.bits == 1:
             made |= {"least": 1, "most": 0}
-        else:
-            made["unsigned"] = np.dtype(f"uint{self.bits}")
         for name, value in made.items():
             object.__setattr__(self, name, value)
 

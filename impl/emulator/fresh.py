@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 _MARK = "_kvassay_fresh"
@@ -12,33 +14,34 @@ _MARK = "_kvassay_fresh"
 
 @dataclass(slots=True)
 class Fresh:
-    """What kernels wrote of a tensor that began unwritten: offsets into its storage.
+    """What kernels wrote of a tensor that began unwritten.
 
     version: torch's count of writes when it was made; once torch itself has written, all of it counts as written.
+    start: where in its storage it begins. written: for each element from there.
     """
 
     version: int
-    written: set[int] = field(default_factory=set)
+    start: int
+    written: npt.NDArray[np.bool_]
 
 
 def mark_fresh(tensor: torch.Tensor) -> torch.Tensor:
     """Zero a tensor, so that runs are alike, and take all of it for unwritten from here on."""
     tensor.zero_()
-    setattr(tensor, _MARK, Fresh(tensor._version))
+    written = np.zeros(reach(tensor), dtype=np.bool_)
+    setattr(tensor, _MARK, Fresh(tensor._version, tensor.storage_offset(), written))
     return tensor
 
 
 def fresh_of(tensor: torch.Tensor) -> tuple[Fresh | None, int]:
-    """What is known of the tensor, or of the one that it is a view of, and how far inside it begins."""
+    """What is known of the tensor, or of the one that it is a view of, and how far inside that it begins."""
     base = tensor._base
     found: Fresh | None = getattr(tensor, _MARK, None)
-    if base is None:
-        base = tensor
-    elif found is None:
+    if found is None and base is not None and base.dtype == tensor.dtype:
         found = getattr(base, _MARK, None)
-    if found is None or tensor._version != found.version or tensor.dtype != base.dtype:
+    if found is None or tensor._version != found.version:
         return None, 0
-    return found, tensor.storage_offset()
+    return found, tensor.storage_offset() - found.start
 
 
 def unwritten(tensor: Any) -> list[int]:
@@ -46,10 +49,18 @@ def unwritten(tensor: Any) -> list[int]:
     if not isinstance(tensor, torch.Tensor) or tensor.dim() != 1:
         return []
     fresh, shift = fresh_of(tensor)
-    if fresh is None:
+    if fresh is None or fresh.written.all():
         return []
-    step = tensor.stride(0)
-    return [at for at in range(tensor.numel()) if shift + at * step not in fresh.written]
+    places = shift + np.arange(tensor.numel()) * tensor.stride(0)
+    left: list[int] = np.flatnonzero(~fresh.written[places]).tolist()
+    return left
+
+
+def reach(tensor: torch.Tensor) -> int:
+    """From a tensor's first element to behind its last one."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class WatchedTorch:

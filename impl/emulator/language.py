@@ -26,6 +26,7 @@ from impl.emulator.dtypes import (
 from impl.emulator.findings import now
 from impl.emulator.memory import atomic, load, store
 from impl.emulator.values import (
+    FEW,
     Bad,
     Value,
     block,
@@ -51,7 +52,7 @@ def __getattr__(name: str) -> NoReturn:
     raise Unsupported(f"tl.{name} is not emulated")
 
 
-class constexpr:  # noqa: N801 - kernels call it so
+class constexpr:
     """An annotation; called, it gives the number itself."""
 
     def __new__(cls, value: Any) -> Any:
@@ -146,8 +147,18 @@ def arange(start: Any, end: Any) -> Value:
 
 def full(shape: Any, value: Any, dtype: DType) -> Value:
     """A block of one number."""
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    if value.__class__ is int:
+        return _full(sizes, value, dtype)
     one = _cast(value_of(value), dtype)
-    return Value(np.full(_shape(shape), one.data, dtype=dtype.numpy), dtype, one.lo, one.hi, one.bad)
+    return Value(np.full(_shape(sizes), one.data, dtype=dtype.numpy), dtype, one.lo, one.hi, one.bad)
+
+
+@functools.lru_cache(maxsize=256)
+def _full(shape: tuple[int, ...], number: int, dtype: DType) -> Value:
+    data = np.full(_shape(shape), number, dtype=dtype.numpy)
+    data.flags.writeable = False
+    return Value(data, dtype, number, number)
 
 
 def zeros(shape: Any, dtype: DType) -> Value:
@@ -243,10 +254,12 @@ def _summand(value: Any, dtype: DType | None) -> Value:
 
 def _folded(value: Value, axis: int | None, how: str, result: Any, dtype: DType | None = None) -> Value:
     """A reduction's result from its exact numbers (an array or one); any poison in it is used."""
-    use(value, how)
-    bad = Bad(True, value.bad.cause) if value.bad is not None else None
+    bad = None
+    if value.bad is not None:
+        use(value, how)
+        bad = Bad(True, value.bad.cause)
     dtype = value.type if dtype is None else dtype
-    if np.ndim(result) == 0:
+    if result.__class__ is int or np.ndim(result) == 0:
         result = int(result)
         if dtype.low <= result <= dtype.high:
             return Value(bool(result) if dtype is INT1 else result, dtype, result, result, bad)
@@ -259,8 +272,9 @@ def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DTy
     """The sum, of all lanes or along an axis."""
     value = _summand(value, dtype)
     lanes, kind = np.asarray(value.data), value.type
-    most = max_abs(value) * lanes.size
-    wide = lanes if most <= kind.high else lanes.astype(object)
+    if lanes.size <= FEW and not keep_dims and (axis is None or lanes.ndim == 1):
+        return _folded(value, axis, "sums up", builtins.sum(lanes.reshape(-1).tolist()))
+    wide = lanes if max_abs(value) * lanes.size <= kind.high else lanes.astype(object)
     return _folded(value, axis, "sums up", np.sum(wide, axis=axis, keepdims=keep_dims, dtype=wide.dtype))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import sys
 from collections.abc import Callable
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -12,12 +11,13 @@ from typing import Any
 import torch
 
 from impl.emulator import language
-from impl.emulator.dtypes import BY_NAME, INT64, Unsupported
+from impl.emulator.dtypes import BY_NAME, INT32, Unsupported
 from impl.emulator.findings import CODES, UNWRITTEN, now
 from impl.emulator.fresh import unwritten
 from impl.emulator.memory import START, Memory, Pointer
-from impl.emulator.values import scalar
+from impl.emulator.values import Value, scalar
 
+STEP = 2 * language.MOST_LANES
 # What a launch may say to the compiler.
 OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "enable_fp_fusion"})
 
@@ -78,18 +78,16 @@ class Kernel:
         sizes = grid(given) if callable(grid) else grid
         sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
         whole = tuple(int(size) for size in (*sizes, 1, 1)[:3])
-        memories: list[Memory] = []
-        values = [self._argument(name, given[name], memories) for name in self._names]
+        values = [given[name] if name in self._fixed else _argument(name, given[name]) for name in self._names]
         emulator, run = self._emulator, self._run
         before = now.kernel, now.program, now.grid, now.undefined, now.found
         now.kernel, now.grid = self.fn.__name__, (whole[0], whole[1], whole[2])
-        now.undefined, now.found = emulator.undefined, emulator.found
+        now.stamp, now.undefined, now.found = 0, emulator.undefined, emulator.found
         try:
             for z, y, x in itertools.product(range(whole[2]), range(whole[1]), range(whole[0])):
                 now.program = x, y, z
+                now.stamp += STEP
                 run(*values)
-                for memory in memories:
-                    memory.next_program()
         finally:
             now.kernel, now.program, now.grid, now.undefined, now.found = before
 
@@ -103,16 +101,17 @@ class Kernel:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def _argument(self, name: str, value: Any, memories: list[Memory]) -> Any:
-        if name in self._fixed or value is None:
-            return value
-        if isinstance(value, torch.Tensor):
-            memory = Memory(name, value)
-            memories.append(memory)
-            return Pointer(memory, START)
-        if isinstance(value, int):
-            return scalar(value)
-        raise Unsupported(f"{name} is a {type(value).__name__}: arguments are tensors and whole numbers")
+def _argument(name: str, value: Any) -> Any:
+    """An argument that is no tl.constexpr, as the kernel gets it."""
+    if value.__class__ is int and INT32.low <= value <= INT32.high:
+        return Value(value, INT32, value, value)
+    if isinstance(value, torch.Tensor):
+        return Pointer(Memory(name, value), START)
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return scalar(value)
+    raise Unsupported(f"{name} is a {type(value).__name__}: arguments are tensors and whole numbers")
 
 
 def _is_constexpr(annotation: Any) -> bool:

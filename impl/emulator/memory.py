@@ -5,6 +5,7 @@ A tensor's elements are what its pointer may touch, however much memory lies beh
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from impl.emulator.findings import (
     place,
     report,
 )
-from impl.emulator.fresh import fresh_of
+from impl.emulator.fresh import fresh_of, reach
 from impl.emulator.values import Bad, Value, block, cast, merged, scalar, seen_bounds, use, value_of
 
 BY_TORCH = {getattr(torch, "bool" if dtype is INT1 else dtype.name): dtype for dtype in ALL}
@@ -33,17 +34,17 @@ class Memory:
     """One tensor argument of one launch.
 
     flat: its elements by their offset from the pointer. lo, hi: bounds of them, found at the first load.
-    others, mine: offsets that other programs and this one have written. fresh: what is known to be unwritten.
+    writer: who wrote an element, as `now.stamp` and the lane; 0 where nobody did, None before the first store.
+    fresh: what is known to be unwritten, and how far inside it the pointer is.
     """
 
-    __slots__ = ("flat", "fresh", "hi", "lo", "mine", "name", "others", "shift", "size", "type")
+    __slots__ = ("flat", "fresh", "hi", "lo", "name", "shift", "size", "type", "writer")
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         if not tensor.is_cpu:
             raise Unsupported(f"the emulator reads tensors of the CPU, and {name} is on {tensor.device}")
         if not (tensor.dim() == 1 and tensor.is_contiguous()):
-            reach = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-            tensor = torch.as_strided(tensor, (reach if tensor.numel() else 0,), (1,))
+            tensor = torch.as_strided(tensor, (reach(tensor),), (1,))
         kind = BY_TORCH.get(tensor.dtype)
         if kind is None:
             raise Unsupported(f"{name} holds {tensor.dtype}, and the emulator knows integers")
@@ -51,47 +52,51 @@ class Memory:
         self.size = self.flat.size
         self.lo: int | None = None
         self.hi = 0
-        self.others: set[int] | None = None
-        self.mine: set[int] | None = None
+        self.writer: Any = None
         self.fresh, self.shift = fresh_of(tensor)
-
-    def next_program(self) -> None:
-        """What was written so far, another program wrote."""
-        if self.mine is not None:
-            self.others = self.mine if self.others is None else self.others | self.mine
-            self.mine = None
 
     def unwritten(self, places: Any) -> Any:
         """Which of these offsets nothing has written; None where all are written."""
         if self.fresh is None:
             return None
-        written, shift = self.fresh.written, self.shift
-        if places.__class__ is int:
-            return places + shift not in written or None
-        open_ = [at + shift not in written for at in places.reshape(-1).tolist()]
-        return np.array(open_).reshape(places.shape) if any(open_) else None
+        written = self.fresh.written.take(places + self.shift, mode="clip")
+        return None if written.all() else ~written
 
     def write(self, places: Any, data: Any, lo: int, hi: int) -> None:
-        """Note who wrote where (one offset or an array of them, all within the tensor), and write."""
-        listed = [places] if places.__class__ is int else places.tolist()
-        new = set(listed)
-        if len(new) < len(listed):
-            twice = min(at for at in new if listed.count(at) > 1)
-            report(RACE, f"two lanes of one store write {self.name}[{twice}]")
-        if self.others is not None and not self.others.isdisjoint(new):
-            twice = min(self.others & new)
-            report(RACE, f"writes {self.name}[{twice}], which another program of the launch has written")
-        self.mine = new if self.mine is None else self.mine | new
-        self.wrote(new, lo, hi)
+        """Write at one offset or at an array of them, all within the tensor, and note who did."""
+        writer = self.writer
+        if writer is None:
+            writer = self.writer = np.zeros(self.size, dtype=np.int64)
+        stamp = now.stamp
+        before = writer[places]
+        if np.count_nonzero(before):
+            taken = (before > 0) & (before < stamp)
+            if taken.any():
+                twice = np.asarray(places)[taken].min()
+                report(RACE, f"writes {self.name}[{twice}], which another program of the launch has written")
+        if places.__class__ is int:
+            writer[places] = stamp
+        else:
+            marks = lanes(places.size) + stamp
+            writer[places] = marks
+            lost = writer[places] != marks
+            if np.count_nonzero(lost):
+                report(RACE, f"two lanes of one store write {self.name}[{places[lost].min()}]")
         self.flat[places] = data
+        self.wrote(places, lo, hi)
 
-    def wrote(self, places: set[int], lo: int, hi: int) -> None:
+    def wrote(self, places: Any, lo: int, hi: int) -> None:
         """Note that these offsets hold something now, between these bounds."""
         if self.lo is not None:
             self.lo, self.hi = min(self.lo, lo), max(self.hi, hi)
         if self.fresh is not None:
-            shift = self.shift
-            self.fresh.written.update(places if not shift else {at + shift for at in places})
+            self.fresh.written[places + self.shift if self.shift else places] = True
+
+
+@functools.lru_cache(maxsize=64)
+def lanes(count: int) -> Any:
+    """Numbers of lanes, from 0."""
+    return np.arange(count, dtype=np.int64)
 
 
 class Pointer:
@@ -152,18 +157,28 @@ class PointerType:
 START = scalar(0, INT64)
 
 
-def _enabled(mask: Any, at: Value) -> Any:
-    """The enabled lanes at these offsets: None for all, else an array of their shape (False for a scalar)."""
+def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
+    """Offsets and mask in one shape. The mask is None where all lanes are on, and False for a scalar that is off."""
     if mask.__class__ is not Value:
         mask = value_of(mask)
     if mask.type is not INT1:
         raise TypeError(f"a mask is boolean, not {mask.type}")
     if mask.bad is not None:
         use(mask, "is masked by")
-    on = mask.data
-    if on.__class__ is bool:
-        return None if on else np.zeros(at.shape, dtype=bool) if at.shape else False
-    return on if on.shape == at.data.shape else np.broadcast_to(on, at.shape)
+    on, places = mask.data, at.data
+    if places.__class__ is int:
+        if mask.shape:
+            raise ValueError("a block can't mask a scalar pointer")
+        return at, None if on else False
+    if on.__class__ is not bool and on.shape != places.shape:
+        at = _spread(at, np.broadcast_shapes(on.shape, places.shape))
+    if on.__class__ is bool or on.shape != at.data.shape:
+        on = np.broadcast_to(on, at.data.shape)
+    return at, on
+
+
+def _spread(at: Value, shape: tuple[int, ...]) -> Value:
+    return Value(np.broadcast_to(at.data, shape), at.type, at.lo, at.hi, at.bad)
 
 
 def _outside(memory: Memory, at: Value, on: Any, category: str, verb: str) -> Any:
@@ -176,7 +191,9 @@ def _outside(memory: Memory, at: Value, on: Any, category: str, verb: str) -> An
             return None
         outside, first = True, places
     else:
-        inside = places.view(at.type.unsigned) < memory.size
+        inside = places < memory.size
+        if at.lo < 0:
+            inside &= places >= 0
         outside = ~inside if on is None else on > inside
         if not np.count_nonzero(outside):
             return None
@@ -192,24 +209,20 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
         _known(hints, LOAD_HINTS)
     if pointer.__class__ is not Pointer:
         raise TypeError("tl.load wants a pointer")
-    if mask is None and other is not None:
+    memory, at, on = pointer.memory, pointer.at, None
+    if mask is not None:
+        at, on = _enabled(mask, at)
+    elif other is not None:
         raise ValueError("other says what disabled lanes hold, and there is no mask")
-    memory, at = pointer.memory, pointer.at
-    dtype, places = memory.type, at.data
-    if places.__class__ is not int and mask is not None and getattr(mask, "shape", ()) not in ((), places.shape):
-        places = np.broadcast_to(places, np.broadcast_shapes(places.shape, mask.shape))
-        at = Value(places, at.type, at.lo, at.hi, at.bad)
-    on = None if mask is None else _enabled(mask, at)
-    sure = at.lo >= 0 and at.hi < memory.size and at.bad is None
-    outside = None if sure else _outside(memory, at, on, OUTSIDE_LOAD, "load")
-    fill = None
-    if other is not None and on is not None:
-        fill = scalar(other, dtype) if other.__class__ is int else cast(value_of(other), dtype)
+    places, dtype, size = at.data, memory.type, memory.size
+    outside = None
+    if at.lo < 0 or at.hi >= size or at.bad is not None:
+        outside = _outside(memory, at, on, OUTSIDE_LOAD, "load")
     if places.__class__ is int:
-        return _load_one(memory, places, on, fill, outside)
-    if sure:
+        return _load_one(memory, places, on, other, outside)
+    if at.lo >= 0 and at.hi < size:
         got = memory.flat[places]
-    elif memory.size:
+    elif size:
         got = memory.flat.take(places, mode="clip")
     else:
         got = np.zeros(places.shape, dtype=dtype.numpy)
@@ -220,34 +233,36 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
         bad = Bad(outside, Cause(OUTSIDE_LOAD, place(), f"lies outside {memory.name}"))
     if memory.fresh is not None:
         bad = merged(_open(memory, places, on), bad)
-    if on is not None and np.count_nonzero(on) < on.size:
-        off = ~on
-        if fill is None:
-            got[off] = 0
-            lo, hi = min(lo, 0), max(hi, 0)
-            if now.undefined:
-                bad = merged(Bad(off, _left_open(memory)), bad)
-        else:
-            got[off] = fill.data if fill.data.__class__ in (int, bool) else np.broadcast_to(fill.data, off.shape)[off]
-            lo, hi = lo if lo < fill.lo else fill.lo, hi if hi > fill.hi else fill.hi
-            if fill.bad is not None:
-                bad = merged(Bad(np.logical_and(fill.bad.mask, off), fill.bad.cause), bad)
-    return Value(got, dtype, lo, hi, bad)
+    if on is None:
+        return Value(got, dtype, lo, hi, bad)
+    off = ~on
+    if other.__class__ is int and dtype.low <= other <= dtype.high:
+        got[off] = other
+        return Value(got, dtype, lo if lo < other else other, hi if hi > other else other, bad)
+    if other is None:
+        got[off] = 0
+        if now.undefined and np.count_nonzero(off):
+            bad = merged(Bad(off, Cause(UNDEFINED, place(), _left_open(memory))), bad)
+        return Value(got, dtype, min(lo, 0), max(hi, 0), bad)
+    fill = _spread(cast(value_of(other), dtype), places.shape)
+    got[off] = fill.data[off]
+    if fill.bad is not None:
+        bad = merged(Bad(np.logical_and(fill.bad.mask, off), fill.bad.cause), bad)
+    return Value(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
 
 
-def _load_one(memory: Memory, at: int, on: Any, fill: Value | None, outside: Any) -> Value:
+def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Value:
     if on is False:
-        if fill is not None:
-            return fill
-        return block(0, memory.type, Bad(True, _left_open(memory)) if now.undefined else None)
+        if other is not None:
+            return cast(scalar(other, memory.type) if isinstance(other, int) else other, memory.type)
+        return block(0, memory.type, Bad(True, Cause(UNDEFINED, place(), _left_open(memory))) if now.undefined else None)
     if outside is not None:
         return block(0, memory.type, Bad(True, Cause(OUTSIDE_LOAD, place(), f"lies outside {memory.name}")))
-    bad = _open(memory, at, None) if memory.fresh is not None else None
-    return block(memory.flat.item(at), memory.type, bad)
+    return block(memory.flat.item(at), memory.type, _open(memory, at, None) if memory.fresh is not None else None)
 
 
-def _left_open(memory: Memory) -> Cause:
-    return Cause(UNDEFINED, place(), f"loads {memory.name} in enabled lanes alone and names no other")
+def _left_open(memory: Memory) -> str:
+    return f"loads {memory.name} in enabled lanes alone and names no other"
 
 
 def _open(memory: Memory, places: Any, on: Any) -> Bad | None:
@@ -272,17 +287,15 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
     value = value_of(value) if value.__class__ is not Value else value
     if value.type is not dtype:
         value = cast(value, dtype)
+    on = None
+    if at.data.__class__ is int:
+        if value.shape:
+            raise ValueError("a block can't be stored at one place")
+    elif value.shape not in ((), at.data.shape):
+        at = _spread(at, np.broadcast_shapes(value.shape, at.data.shape))
+    if mask is not None:
+        at, on = _enabled(mask, at)
     places, data = at.data, value.data
-    if places.__class__ is not int:
-        shape = places.shape
-        if getattr(mask, "shape", shape) != shape or getattr(data, "shape", shape) != shape:
-            shape = np.broadcast_shapes(shape, getattr(mask, "shape", ()), value.shape)
-            places = np.broadcast_to(places, shape)
-            at = Value(places, at.type, at.lo, at.hi, at.bad)
-            data = np.broadcast_to(data, shape) if value.shape else data
-    elif value.shape:
-        raise ValueError("a block can't be stored at one place")
-    on = None if mask is None else _enabled(mask, at)
     if value.bad is not None:
         use(value, f"stores into {memory.name}", on)
     outside = None
@@ -292,16 +305,15 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
         if on is None and outside is None:
             memory.write(places, data, value.lo, value.hi)
         return
+    if data.__class__ not in (int, bool) and data.shape != places.shape:
+        data = np.broadcast_to(data, places.shape)
     if outside is not None:
         on = ~outside if on is None else on & ~outside
     if on is None:
-        places = places.reshape(-1)
-        data = data.reshape(-1) if value.shape else data
-    else:
-        places = places[on]
-        data = data[on] if value.shape else data
+        on = ...
+    places = places[on].reshape(-1)
     if places.size:
-        memory.write(places, data, value.lo, value.hi)
+        memory.write(places, data if data.__class__ in (int, bool) else data[on].reshape(-1), value.lo, value.hi)
 
 
 Update = Callable[[int, int], int]
@@ -310,30 +322,30 @@ Update = Callable[[int, int], int]
 def atomic(pointer: Pointer, value: Any, mask: Any, update: Update, **hints: Any) -> Value:
     """Atomic updates, lane after lane: the values before. Many programs may update one place, so none is a race."""
     _known(hints, ATOMIC_HINTS)
-    memory = pointer.memory
+    memory, at, on = pointer.memory, pointer.at, None
     value = cast(value_of(value), memory.type)
-    shape = np.broadcast_shapes(pointer.shape, value.shape, getattr(mask, "shape", ()))
-    at = pointer.at
-    if shape:
-        at = Value(np.broadcast_to(np.asarray(at.data, dtype=np.int64), shape), INT64, at.lo, at.hi, at.bad)
-    on = None if mask is None else _enabled(mask, at)
+    if value.shape not in ((), at.shape):
+        at = _spread(at, np.broadcast_shapes(value.shape, at.shape))
+    if mask is not None:
+        at, on = _enabled(mask, at)
     use(value, f"updates {memory.name} by", on)
-    old = load(Pointer(memory, at), None if on is None else Value(on, INT1, 0, 1))
+    old = load(Pointer(memory, at), mask)
     use(old, f"updates {memory.name} from", on)
-    outside = _outside(memory, at, on, OUTSIDE_STORE, "update")
-    enabled = np.ones(shape, dtype=bool) if on is None else np.broadcast_to(on, shape)
-    if outside is not None:
-        enabled = enabled & ~np.asarray(outside)
-    places, operands = np.broadcast_to(at.data, shape), np.broadcast_to(value.data, shape)
-    before = np.array(np.broadcast_to(old.data, shape), dtype=memory.type.numpy)
-    for lane in zip(*np.nonzero(enabled) if shape else [[()]] if enabled else [[]], strict=True):
-        lane = lane if shape else ()
-        here = int(places[lane])
-        before[lane] = memory.flat[here]
-        after = memory.type.wrapped(update(int(memory.flat[here]), int(operands[lane])))
-        memory.flat[here] = after
-        memory.wrote({here}, after, after)
-    return block(before if shape else before.item(), memory.type, old.bad)
+    enabled = np.broadcast_to(True if on is None else on, at.shape)
+    if at.lo < 0 or at.hi >= memory.size:
+        outside = _outside(memory, at, on, OUTSIDE_STORE, "update")
+        enabled = enabled if outside is None else np.logical_and(enabled, np.logical_not(outside))
+    places, operands = np.asarray(at.data), np.broadcast_to(value.data, at.shape)
+    before = np.array(old.data, dtype=memory.type.numpy)
+    for lane in np.ndindex(at.shape):
+        if enabled[lane]:
+            here = int(places[lane])
+            was = memory.flat.item(here)
+            before[lane] = was
+            after = memory.type.wrapped(update(int(was), int(operands[lane])))
+            memory.flat[here] = after
+            memory.wrote(here, after, after)
+    return block(before if at.shape else before.item(), memory.type, old.bad)
 
 
 LOAD_HINTS = frozenset({"cache_modifier", "eviction_policy", "volatile"})

@@ -51,16 +51,16 @@ def _arithmetic(
         kind, dtype = other.__class__, self.type
         if kind is int:
             lo, hi = bounds(self.lo, self.hi, other, other)
-            if dtype.least <= lo and hi <= dtype.most and dtype.low <= other <= dtype.high:
+            if dtype.least <= lo and hi <= dtype.most:
                 return Value(fast(self.data, other), dtype, lo, hi, self.bad)
-        elif kind is Value and (
-            other.type is dtype
-            or (other.type in dtype.absorbs and (self.data.__class__ is not int or other.data.__class__ is int))
-        ):
+        elif kind is Value and (other.type is dtype or other.type in dtype.absorbs):
             lo, hi = bounds(self.lo, self.hi, other.lo, other.hi)
             if dtype.least <= lo and hi <= dtype.most:
                 bad = self.bad if other.bad is None else merged(self.bad, other.bad)
-                return Value(fast(self.data, other.data), dtype, lo, hi, bad)
+                data = other.data
+                if other.type is not dtype and self.data.__class__ is int and data.__class__ is not int:
+                    data = data.astype(dtype.numpy)  # with a plain number NumPy would stay in the narrow type
+                return Value(fast(self.data, data), dtype, lo, hi, bad)
         elif kind is not Value and not isinstance(other, int):
             return NotImplemented
         return slow(*pair(self, other, divides))
@@ -111,11 +111,11 @@ def _remain(al: int, ah: int, bl: int, bh: int) -> Bounds:
 
 
 def _shift_left(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return (al << bl, ah << bh) if al >= 0 and 0 <= bl and bh < 64 else FAR
+    return (al << bl, ah << bh) if al >= 0 and bl >= 0 and bh < 64 else FAR
 
 
 def _shift_right(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return (al >> bh, ah >> bl) if al >= 0 and 0 <= bl and bh < 8 else FAR
+    return (al >> bh, ah >> bl) if al >= 0 and bl >= 0 and bh < 8 else FAR
 
 
 def _quotient(a: int, b: int) -> Number:
@@ -213,9 +213,10 @@ class Value:
         return Value(np.asarray(self.data)[keys], self.type, self.lo, self.hi, bad)
 
     def __bool__(self) -> bool:
-        if self.shape:
+        if self.data.__class__ not in (int, bool):
             raise ValueError("the truth of a block is not one: use tl.where, or a mask")
-        use(self, "branches on")
+        if self.bad is not None:
+            use(self, "branches on")
         return bool(self.data)
 
     def __index__(self) -> int:
@@ -371,7 +372,7 @@ def where(condition: Any, x: Any, y: Any) -> Value:
     if x.__class__ is not Value or y.__class__ is not Value or x.type is not y.type:
         x, y = pair(x, y)
     data = np.where(condition.data, x.data, y.data)
-    if data.dtype != x.type.numpy:
+    if data.dtype is not x.type.numpy:
         data = data.astype(x.type.numpy)
     bad = None
     if x.bad is not None or y.bad is not None or condition.bad is not None:
