@@ -96,7 +96,9 @@ def main() -> int:
     rates = [arguments.batches / engine.seconds for engine in timed]
     if arguments.json:
         found = dict(zip(ENGINES, rates, strict=True))
-        print(json.dumps({"schema": 1, "batches": arguments.batches, "a second": found, "differing": differing}))
+        print(
+            json.dumps({"schema": 1, "batches": arguments.batches, "a second": found, "differing": differing})
+        )
     else:
         whose = f"SGLang {arguments.release}" if arguments.release else "our kernels"
         print(f"{arguments.batches:,} batches of {whose} on one core, of 0 to {WIDEST} requests")

@@ -110,7 +110,9 @@ class _Guarded:
 def on_cpu(device: str) -> str:
     """The device, for an emulated engine. SubjectError where it is not the CPU."""
     if device != "cpu":
-        raise SubjectError(f"the emulator runs on the CPU: leave out --device {device}, or choose another engine")
+        raise SubjectError(
+            f"the emulator runs on the CPU: leave out --device {device}, or choose another engine"
+        )
     return device
 
 

@@ -85,7 +85,10 @@ class Session:
         except Exception as error:
             # Whatever an allocator raises is an answer, for the judge to weigh.
             first = str(error).strip().splitlines() or [""]
-            seen, guard = Observation("raised", error=f"{type(error).__name__}: {first[0][:200]}"), self._guard()
+            seen, guard = (
+                Observation("raised", error=f"{type(error).__name__}: {first[0][:200]}"),
+                self._guard(),
+            )
         else:
             guard = self._guard(answer)  # before the answer is overwritten
             seen = self._read(step, answer)

@@ -29,19 +29,24 @@ def mark_fresh(tensor: torch.Tensor) -> torch.Tensor:
     """Zero a tensor, so that runs are alike, and take all of it for unwritten from here on."""
     tensor.zero_()
     written = np.zeros(reach(tensor), dtype=np.bool_)
-    setattr(tensor, _MARK, Fresh(tensor._version, tensor.storage_offset(), written))
+    setattr(_base(tensor), _MARK, Fresh(tensor._version, int(tensor.storage_offset()), written))
     return tensor
 
 
 def fresh_of(tensor: torch.Tensor) -> tuple[Fresh | None, int]:
-    """What is known of the tensor, or of the one that it is a view of, and how far inside that it begins."""
-    base = tensor._base
-    found: Fresh | None = getattr(tensor, _MARK, None)
-    if found is None and base is not None and base.dtype == tensor.dtype:
-        found = getattr(base, _MARK, None)
-    if found is None or tensor._version != found.version:
+    """What is known of the memory behind a tensor, and how far inside that the tensor begins."""
+    base = _base(tensor)
+    found: Fresh | None = getattr(base, _MARK, None)
+    if found is None or tensor._version != found.version or base.dtype != tensor.dtype:
         return None, 0
-    return found, tensor.storage_offset() - found.start
+    shift = int(tensor.storage_offset()) - found.start
+    return (found, shift) if shift >= 0 and shift + reach(tensor) <= found.written.size else (None, 0)
+
+
+def _base(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a view is a view of: all views share its count of writes."""
+    base: torch.Tensor | None = tensor._base
+    return tensor if base is None else base
 
 
 def unwritten(tensor: Any) -> list[int]:

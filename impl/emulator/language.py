@@ -242,96 +242,95 @@ def expand_dims(value: Value, axis: int) -> Value:
 # -- reductions ----------------------------------------------------------------------------------------
 
 
-def _summand(value: Any, dtype: DType | None) -> Value:
+def _summands(value: Any, dtype: DType | None) -> Value:
     """What is added up: narrow types in 32 bits."""
-    value = value_of(value)
-    if dtype is None and value.type.bits < 32:
-        dtype = INT32 if value.type.signed else UINT32
-    if dtype is None or dtype is value.type:
-        return value
-    return _cast(value, dtype)
+    given = value_of(value)
+    if dtype is None and given.type.bits < 32:
+        dtype = INT32 if given.type.signed else UINT32
+    return given if dtype is None else _cast(given, dtype)
 
 
-def _folded(value: Value, axis: int | None, how: str, result: Any, dtype: DType | None = None) -> Value:
-    """A reduction's result from its exact numbers (an array or one); any poison in it is used."""
-    bad = None
-    if value.bad is not None:
-        use(value, how)
-        bad = Bad(True, value.bad.cause)
+def _exact(value: Value) -> Any:
+    """Lanes whose sums can't wrap: Python's own numbers where those of the type might."""
+    lanes = np.asarray(value.data)
+    largest = builtins.max(-value.lo, value.hi)
+    return lanes if largest * lanes.size <= value.type.high else lanes.astype(object)
+
+
+def _folded(
+    value: Value, how: str, result: Any, axis: int | None, keep_dims: bool, dtype: DType | None = None
+) -> Value:
+    """A reduction's result from its exact numbers (an array or one). To fold all lanes into one uses them all."""
     dtype = value.type if dtype is None else dtype
-    if result.__class__ is int or np.ndim(result) == 0:
-        result = int(result)
+    one = result.__class__ is int or np.ndim(result) == 0
+    bad = value.bad
+    if bad is not None and one:
+        use(value, how)
+        bad = Bad(True, bad.cause)
+    elif bad is not None:
+        bad = Bad(np.broadcast_to(bad.mask, value.shape).any(axis=axis, keepdims=keep_dims), bad.cause)
+    return _fitted(int(result) if one else result, dtype, bad, how)
+
+
+def _fitted(result: Any, dtype: DType, bad: Bad | None, how: str) -> Value:
+    """Exact numbers in a type; those that do not fit wrap."""
+    if result.__class__ is int:
         if dtype.low <= result <= dtype.high:
-            return Value(bool(result) if dtype is INT1 else result, dtype, result, result, bad)
-    elif np.asarray(result).dtype == dtype.numpy:
+            return block(bool(result) if dtype is INT1 else result, dtype, bad)
+    elif result.dtype == dtype.numpy:
         return block(result, dtype, bad)
+    elif result.dtype != object:  # an index
+        return block(result.astype(dtype.numpy), dtype, bad)
     return settled(result, dtype, bad, f"{how} in {dtype}")
 
 
 def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DType | None = None) -> Value:
     """The sum, of all lanes or along an axis."""
-    value = _summand(value, dtype)
-    lanes, kind = np.asarray(value.data), value.type
+    added = _summands(value, dtype)
+    lanes = _exact(added)
     if lanes.size <= FEW and not keep_dims and (axis is None or lanes.ndim == 1):
-        return _folded(value, axis, "sums up", builtins.sum(lanes.reshape(-1).tolist()))
-    wide = lanes if max_abs(value) * lanes.size <= kind.high else lanes.astype(object)
-    return _folded(value, axis, "sums up", np.sum(wide, axis=axis, keepdims=keep_dims, dtype=wide.dtype))
+        result = builtins.sum(lanes.reshape(-1).tolist())  # many times faster than NumPy's
+    else:
+        result = np.sum(lanes, axis=axis, keepdims=keep_dims, dtype=lanes.dtype)
+    return _folded(added, "sums up", result, axis, keep_dims)
 
 
 def cumsum(value: Any, axis: int = 0, reverse: bool = False, dtype: DType | None = None) -> Value:
-    """Running sums along an axis, each with its own lane."""
-    value = _summand(value, dtype)
-    kind, lanes = value.type, np.asarray(value.data)
-    lanes = lanes if max_abs(value) * lanes.size <= kind.high else lanes.astype(object)
-    lanes = np.flip(lanes, axis) if reverse else lanes
-    run = np.add.accumulate(lanes, axis=axis, dtype=lanes.dtype)
-    return _folded(value, axis, "sums up", np.flip(run, axis) if reverse else run)
+    """Running sums along an axis, each with its own lane; poison reaches the lanes behind it."""
+    added = _summands(value, dtype)
+
+    def run(how: Any, lanes: Any) -> Any:
+        lanes = np.flip(lanes, axis) if reverse else lanes
+        sums = how.accumulate(lanes, axis=axis, dtype=lanes.dtype)
+        return np.flip(sums, axis) if reverse else sums
+
+    bad = added.bad
+    if bad is not None:
+        bad = Bad(run(np.logical_or, np.broadcast_to(bad.mask, added.shape)), bad.cause)
+    return _fitted(run(np.add, _exact(added)), added.type, bad, "sums up")
 
 
-def max_abs(value: Value) -> int:
-    """A bound of the size of all lanes."""
-    return builtins.max(builtins.abs(value.lo), builtins.abs(value.hi))
+def _reduction(reduce: Any, words: str, says: str, dtype: DType | None = None) -> Callable[..., Value]:
+    def made(value: Any, axis: int | None = None, keep_dims: bool = False, **unknown: Any) -> Value:
+        if unknown:
+            raise Unsupported(f"{', '.join(unknown)}= of a reduction is not emulated")
+        given = value_of(value)
+        result = reduce(np.asarray(given.data), axis=axis, keepdims=keep_dims)
+        return _folded(given, words, result, axis, keep_dims, dtype)
+
+    made.__doc__ = says
+    return made
 
 
-def _extreme(reduce: Any, words: str, value: Any, axis: int | None, keep_dims: bool) -> Value:
-    value = value_of(value)
-    return _folded(value, axis, words, reduce(value.data, axis=axis, keepdims=keep_dims))
-
-
-def max(value: Any, axis: int | None = None, return_indices: bool = False, keep_dims: bool = False) -> Any:
-    """The largest lane, of all or along an axis."""
-    if return_indices:
-        raise Unsupported("return_indices= is not emulated: use tl.argmax")
-    return _extreme(np.max, "takes the largest of", value, axis, keep_dims)
-
-
-def min(value: Any, axis: int | None = None, return_indices: bool = False, keep_dims: bool = False) -> Any:
-    """The smallest lane, of all or along an axis."""
-    if return_indices:
-        raise Unsupported("return_indices= is not emulated: use tl.argmin")
-    return _extreme(np.min, "takes the smallest of", value, axis, keep_dims)
-
-
-def argmax(value: Any, axis: int, tie_break_left: bool = True, keep_dims: bool = False) -> Value:
-    """Where the largest lane is, the first of equal ones."""
-    return _folded(
-        value, axis, "takes the largest of", np.argmax(value.data, axis, keepdims=keep_dims), INT32
-    )
-
-
-def argmin(value: Any, axis: int, tie_break_left: bool = True, keep_dims: bool = False) -> Value:
-    """Where the smallest lane is, the first of equal ones."""
-    return _folded(
-        value, axis, "takes the smallest of", np.argmin(value.data, axis, keepdims=keep_dims), INT32
-    )
-
-
-def xor_sum(value: Any, axis: int | None = None, keep_dims: bool = False) -> Value:
-    """All lanes combined by exclusive or."""
-    lanes = np.asarray(value.data)
-    return _folded(
-        value, axis, "combines", np.bitwise_xor.reduce(lanes, axis=axis, keepdims=keep_dims, dtype=lanes.dtype)
-    )
+max = _reduction(np.max, "takes the largest of", "The largest lane, of all or along an axis.")
+min = _reduction(np.min, "takes the smallest of", "The smallest lane, of all or along an axis.")
+argmax = _reduction(
+    np.argmax, "takes the largest of", "Where the largest lane is; the first of several.", INT32
+)
+argmin = _reduction(
+    np.argmin, "takes the smallest of", "Where the smallest lane is; the first of several.", INT32
+)
+xor_sum = _reduction(np.bitwise_xor.reduce, "combines", "All lanes combined by exclusive or.")
 
 
 # -- atomics -------------------------------------------------------------------------------------------

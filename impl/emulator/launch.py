@@ -44,7 +44,9 @@ class Emulator:
     def look_at(self, answer: Any) -> None:
         """Note an element of what the launches were for that none has written."""
         if not self.found and (left := unwritten(answer)):
-            self.found[UNWRITTEN] = f"nothing has written element {left[0]} of the {answer.numel()} that are given"
+            self.found[UNWRITTEN] = (
+                f"nothing has written element {left[0]} of the {answer.numel()} that are given"
+            )
 
     def take(self, answer: Any = None) -> str:
         """The first finding since the last call, as `category: sentence`, and empty if there is none.
@@ -78,7 +80,9 @@ class Kernel:
         sizes = grid(given) if callable(grid) else grid
         sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
         whole = tuple(int(size) for size in (*sizes, 1, 1)[:3])
-        values = [given[name] if name in self._fixed else _argument(name, given[name]) for name in self._names]
+        values = [
+            given[name] if name in self._fixed else _argument(name, given[name]) for name in self._names
+        ]
         emulator, run = self._emulator, self._run
         before = now.kernel, now.program, now.grid, now.undefined, now.found
         now.kernel, now.grid = self.fn.__name__, (whole[0], whole[1], whole[2])
@@ -101,6 +105,7 @@ class Kernel:
         bound.apply_defaults()
         return dict(bound.arguments)
 
+
 def _argument(name: str, value: Any) -> Any:
     """An argument that is no tl.constexpr, as the kernel gets it."""
     if value.__class__ is int and INT32.low <= value <= INT32.high:
@@ -121,7 +126,10 @@ def _is_constexpr(annotation: Any) -> bool:
 # -- the stand-ins -------------------------------------------------------------------------------------
 
 TRITON = SimpleNamespace(
-    language=language, cdiv=language.cdiv, next_power_of_2=language.next_power_of_2, jit=lambda function: function
+    language=language,
+    cdiv=language.cdiv,
+    next_power_of_2=language.next_power_of_2,
+    jit=lambda function: function,
 )
 _made: dict[FunctionType, FunctionType] = {}
 
@@ -130,13 +138,17 @@ def plain(jitted: Any) -> FunctionType:
     """The Python function of a kernel."""
     function = getattr(jitted, "fn", jitted)
     if not isinstance(function, FunctionType):
-        raise Unsupported(f"{type(jitted).__name__} over {type(function).__name__} is not emulated, only @triton.jit")
+        raise Unsupported(
+            f"{type(jitted).__name__} over {type(function).__name__} is not emulated, only @triton.jit"
+        )
     return function
 
 
 def is_jitted(thing: Any) -> bool:
     """Whether something is a kernel of Triton's, compiled or interpreted."""
-    return type(thing).__module__.startswith("triton.") and isinstance(getattr(thing, "fn", None), FunctionType)
+    return type(thing).__module__.startswith("triton.") and isinstance(
+        getattr(thing, "fn", None), FunctionType
+    )
 
 
 def emulated(function: FunctionType) -> FunctionType:

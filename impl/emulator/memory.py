@@ -134,7 +134,7 @@ class Pointer:
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Pointer:
-        return self + (-cast(value_of(other), INT64))
+        return self.__add__(-cast(value_of(other), INT64))
 
     def __getitem__(self, key: Any) -> Pointer:
         return Pointer(self.memory, self.at[key])
@@ -255,10 +255,16 @@ def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Val
     if on is False:
         if other is not None:
             return cast(scalar(other, memory.type) if isinstance(other, int) else other, memory.type)
-        return block(0, memory.type, Bad(True, Cause(UNDEFINED, place(), _left_open(memory))) if now.undefined else None)
+        return block(
+            0,
+            memory.type,
+            Bad(True, Cause(UNDEFINED, place(), _left_open(memory))) if now.undefined else None,
+        )
     if outside is not None:
         return block(0, memory.type, Bad(True, Cause(OUTSIDE_LOAD, place(), f"lies outside {memory.name}")))
-    return block(memory.flat.item(at), memory.type, _open(memory, at, None) if memory.fresh is not None else None)
+    return block(
+        memory.flat.item(at), memory.type, _open(memory, at, None) if memory.fresh is not None else None
+    )
 
 
 def _left_open(memory: Memory) -> str:
@@ -273,7 +279,9 @@ def _open(memory: Memory, places: Any, on: Any) -> Bad | None:
     if unwritten is None or not np.any(unwritten):
         return None
     first = places if places.__class__ is int else int(places[unwritten][0])
-    return Bad(unwritten, Cause(UNWRITTEN, place(), f"loads {memory.name}[{first}], which nothing has written"))
+    return Bad(
+        unwritten, Cause(UNWRITTEN, place(), f"loads {memory.name}[{first}], which nothing has written")
+    )
 
 
 def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
@@ -313,7 +321,9 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
         on = ...
     places = places[on].reshape(-1)
     if places.size:
-        memory.write(places, data if data.__class__ in (int, bool) else data[on].reshape(-1), value.lo, value.hi)
+        memory.write(
+            places, data if data.__class__ in (int, bool) else data[on].reshape(-1), value.lo, value.hi
+        )
 
 
 Update = Callable[[int, int], int]
@@ -357,4 +367,3 @@ def _known(given: dict[str, Any], known: frozenset[str]) -> None:
     for name in given:
         if name not in known:
             raise Unsupported(f"{name}= is not emulated")
-

@@ -354,7 +354,9 @@ def settled(exact: Any, dtype: DType, bad: Bad | None, what: str) -> Value:
             lane = int(mask.reshape(-1).argmax())
             of = f" to {lanes.reshape(-1)[lane]}" if category == WRAP else ""
             which = f" in lane {lane}" if mask.size > 1 else ""
-            bad = merged(Bad(mask if mask.shape else True, Cause(category, place(), f"{what}{of}{which}")), bad)
+            bad = merged(
+                Bad(mask if mask.shape else True, Cause(category, place(), f"{what}{of}{which}")), bad
+            )
     return block(int(data) if not lanes.shape else np.asarray(data).astype(dtype.numpy), dtype, bad)
 
 
@@ -380,9 +382,10 @@ def where(condition: Any, x: Any, y: Any) -> Value:
         bad = condition.bad
         chosen = np.where(condition.data, *sides)
         if chosen.any():
-            cause = next(side.bad.cause for side in (x, y) if side.bad is not None and np.any(chosen & side.bad.mask))
+            cause = next(
+                side.bad.cause for side in (x, y) if side.bad is not None and np.any(chosen & side.bad.mask)
+            )
             bad = merged(Bad(chosen if chosen.shape else True, cause), bad)
     if not data.shape:
         return block(data.item(), x.type, bad)
     return Value(data, x.type, min(x.lo, y.lo), max(x.hi, y.hi), bad)
-
