@@ -69,7 +69,7 @@ def refuse(message: str) -> NoReturn:
     "--tier",
     type=click.Choice(("allocator", "kernel")),
     default="allocator",
-    help="kernel: SUBJECT is an index engine.",
+    help="kernel: SUBJECT is an index engine (torch, triton, emulator, or anybody's).",
 )
 @click.option(
     "--seed",
@@ -223,9 +223,7 @@ def list_(as_json: bool) -> None:
         "package.module:factory": "any function that makes an allocator (see impl/factory.py)",
         **{name: f"added by {point.value} (entry point group {GROUP})" for name, point in plug_ins().items()},
     }
-    engines = dict.fromkeys(OWN_ENGINES, "kvassay's own index engine") | {
-        "package.module:engine": "any extend and decode"
-    }
+    engines = OWN_ENGINES | {"package.module:engine": "any extend and decode"}
     properties = {name: (check.__doc__ or "").strip() for name, check in CHECKS.items()}
     whole: dict[str, dict[str, str]] = {
         "subjects": subjects,

@@ -21,7 +21,11 @@ ZONE = 96
 # Far outside every pool that batches are drawn for, and small enough that 128 times it is an int32.
 SENTINEL = 9_000_001
 DTYPES = {"int32": torch.int32, "int64": torch.int64}
-OWN_ENGINES = ("torch", "triton", "emulator")
+OWN_ENGINES = {
+    "torch": "torch operators",
+    "triton": "our Triton kernels; on a CPU in Triton's interpreter",
+    "emulator": "our Triton kernels on the emulator, which sees what they must not do; on a CPU only",
+}
 
 
 class EngineSubject(Protocol):

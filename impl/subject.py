@@ -193,9 +193,7 @@ def _engine(engine: str, part: str, emulator: Emulator | None, device: str) -> I
             on_cpu(device)
             return EmulatedEngine(emulator)
         case _:
-            raise SubjectError(
-                f"engine is {', '.join(OWN_ENGINES[:-1])} or {OWN_ENGINES[-1]}, not {engine!r}"
-            )
+            raise SubjectError(f"engine is {' or '.join(OWN_ENGINES)}, not {engine!r}")
 
 
 _PLAIN = {"merge_and_sort_free", "backup_state", "restore_state"}

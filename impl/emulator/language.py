@@ -87,7 +87,8 @@ device_print = static_print
 
 def static_assert(condition: Any, message: str = "") -> None:
     """AssertionError unless the condition, known beforehand, holds."""
-    assert condition, message
+    if not condition:
+        raise AssertionError(message)
 
 
 def device_assert(condition: Any, message: str = "", mask: Any = None) -> None:
@@ -95,7 +96,8 @@ def device_assert(condition: Any, message: str = "", mask: Any = None) -> None:
     held = value_of(condition)
     on = True if mask is None else value_of(mask).data
     use(held, "asserts", on)
-    assert np.all(np.logical_or(held.data, np.logical_not(on))), message
+    if not np.all(np.logical_or(held.data, np.logical_not(on))):
+        raise AssertionError(message)
 
 
 def assume(condition: Any) -> None:

@@ -227,7 +227,8 @@ class Value:
             data = not self.data if self.data.__class__ is bool else ~self.data
             return Value(data, INT1, 0, 1, self.bad)
         if not self.type.signed:
-            return Value(self.type.high - self.data, self.type, *self.type_bounds(), self.bad)
+            high = self.type.high
+            return Value(high - self.data, self.type, high - self.hi, high - self.lo, self.bad)
         return Value(~self.data, self.type, ~self.hi, ~self.lo, self.bad)
 
     def __neg__(self) -> Any:
@@ -235,10 +236,6 @@ class Value:
 
     def __abs__(self) -> Any:
         return where(self < 0, -self, self) if self.lo < 0 else self
-
-    def type_bounds(self) -> Bounds:
-        """What the type holds: the bounds of a value of which nothing is known."""
-        return self.type.low, self.type.high
 
     __add__, __radd__ = _arithmetic("+", operator.add, _add, operator.add)
     __sub__, __rsub__ = _arithmetic("-", operator.sub, _subtract, operator.sub)
