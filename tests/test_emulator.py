@@ -79,6 +79,22 @@ def test_before_the_start_is_outside_too():
     )
 
 
+@triton.jit
+def shift(x_ptr, out_ptr, by):
+    i = tl.arange(0, 4) - by
+    tl.store(out_ptr + i, tl.load(x_ptr + i))
+
+
+def test_a_lane_before_the_start_is_outside_of_a_load_and_of_a_store():
+    x, out = torch.arange(1, 5), torch.zeros(4, dtype=torch.int64)
+    emulator = Emulator()
+    emulator.kernel(shift)[(1,)](x, out, 1)
+    assert "loads x_ptr[-1] in lane 0" in emulator.found["out-of-bounds load"]
+    assert "stores out_ptr[-1] in lane 0" in emulator.found["out-of-bounds store"]
+    assert out.tolist() == [1, 2, 3, 0]
+    assert run(shift, (1,), x, out, 0) == ""
+
+
 def test_an_empty_tensor_has_no_element():
     empty = torch.empty(0, dtype=torch.int64)
     assert "loads x_ptr[0]" in run(copy, (1,), empty, numbers(0), 1, BLOCK=1)
