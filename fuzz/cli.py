@@ -71,7 +71,7 @@ def refuse(message: str) -> NoReturn:
     "--tier",
     type=click.Choice(("allocator", "kernel")),
     default="allocator",
-    help="kernel: SUBJECT is an index engine.",
+    help="kernel: SUBJECT is an index engine (torch, triton, emulator, or anybody's).",
 )
 @click.option(
     "--seed",
@@ -238,7 +238,7 @@ def list_(as_json: bool) -> None:
         "package.module:factory": "any function that makes an allocator (see impl/factory.py)",
         **{name: f"added by {point.value} (entry point group {GROUP})" for name, point in plug_ins().items()},
     }
-    engines = dict.fromkeys(OWN_ENGINES, "kvassay's own index engine") | {
+    engines = OWN_ENGINES | {
         f"{DEFECT}ID": "one with a known fault in its arithmetic",
         "package.module:engine": "any extend and decode",
     }

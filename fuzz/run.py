@@ -32,7 +32,8 @@ from properties.sources import SeededSource
 from properties.workload import NONE, draw_config
 
 OWN_LEVELS = ("parity", "hardened")
-INTERPRETED = ("paged[engine=triton]", "swa[engine=triton]")  # sampled: Triton's interpreter is slow
+# Our kernels, on a CPU: emulated in full, and sampled in Triton's interpreter, which is slow.
+ON_CPU = ("paged[engine=emulator]", "swa[engine=emulator]", "paged[engine=triton]", "swa[engine=triton]")
 KERNEL, ALLOCATOR = "kernel", "allocator"
 
 
@@ -116,14 +117,14 @@ Progress = Callable[[RunReport, TaskResult | None], None]
 
 def targets_for(names: tuple[str, ...], level: str, tier: str, device: str = "cpu") -> tuple[Target, ...]:
     """What a gate runs: without names the project's own; without a level what each kind of subject is held to."""
+    engines = tuple(name for name in OWN_ENGINES if device == "cpu" or name != "emulator")
     if tier == KERNEL:
-        return tuple(Target(name, "contract", KERNEL) for name in names or OWN_ENGINES)
+        return tuple(Target(name, "contract", KERNEL) for name in names or engines)
     chosen: list[Target] = []
-    interpreted = INTERPRETED if device == "cpu" else ()
-    for name in names or (*OWN, *interpreted):
+    for name in names or (*OWN, *(ON_CPU if device == "cpu" else ())):
         chosen += [Target(name, each) for each in ((level,) if level else levels_of(name))]
     if not names:
-        chosen += [Target(name, "contract", KERNEL) for name in OWN_ENGINES]
+        chosen += [Target(name, "contract", KERNEL) for name in engines]
     return tuple(chosen)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OWN = {
     "token": "slots one by one, first in first out",
-    "paged": "whole pages; extend and decode on an index engine (Triton or torch)",
+    "paged": "whole pages; extend and decode on an index engine: paged[engine=torch], triton or emulator",
     "ascend": "paged with torch operators only, in int32",
     "swa": "a full pool and a sliding-window pool in step",
 }

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from impl.contents import Contents
+from impl.emulator.launch import Emulator
 from impl.fence import Fence
 from impl.kvpool import KVPool
 from oracle.ops import METHODS, Config
@@ -37,6 +38,7 @@ class Bench:
     form: `mirrored` (lengths on the device and on the CPU) or `device` (the older call form).
     lists: reads free and release list (SWA: of both pools), or None where the allocator hides them.
     kv, kv_window: K and V behind full and window slots, or None. fence: a guard page behind free lists.
+    emulator: runs the allocator's kernels, and knows what they did wrong.
     """
 
     allocator: Any
@@ -45,6 +47,7 @@ class Bench:
     kv: KVPool | None = None
     kv_window: KVPool | None = None
     fence: Fence | None = None
+    emulator: Emulator | None = None
 
 
 class Session:
@@ -85,7 +88,9 @@ class Session:
             # Whatever an allocator raises is an answer, for the judge to weigh.
             first = str(error).strip().splitlines() or [""]
             seen = Observation("raised", error=f"{type(error).__name__}: {first[0][:200]}")
+            guard = self._guard()
         else:
+            guard = self._guard(answer)  # before the answer is overwritten
             seen = self._read(step, answer)
         self._overwrite(taken)
         small = self.config.pages <= SMALL_POOL
@@ -94,8 +99,12 @@ class Session:
             full=small or step.probe or self.index % LOOK_EVERY == 0,
             disturbed=self._disturbed(),
             damaged=damaged,
+            guard=guard,
             batch=step.call if isinstance(step.call, BatchCall) and not step.call.flaw else None,
         )
+
+    def _guard(self, answer: Any = None) -> str:
+        return self.bench.emulator.take(answer) if self.bench.emulator is not None else ""
 
     # -- asking ----------------------------------------------------------------------------------------
 
@@ -294,6 +303,7 @@ class Session:
         full: bool,
         disturbed: str = "",
         damaged: str = "",
+        guard: str = "",
         batch: BatchCall | None = None,
     ) -> Observation:
         """What was answered, with what can be read from outside: with `full` the lists and the mapping too."""
@@ -317,7 +327,7 @@ class Session:
         # By position: an observation is made for every operation, and `_replace` takes six times as long.
         return Observation(
             outcome, seen.slots, error, seen.tensor, available, whole, window, lists, mapping,
-            disturbed, damaged, "", forecast, mismapped,
+            disturbed, damaged, guard, forecast, mismapped,
         )  # fmt: skip
 
     def _mapping(self) -> tuple[tuple[int, ...], str]:

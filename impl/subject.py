@@ -10,6 +10,8 @@ import torch
 
 from impl.ascend import AscendAllocator
 from impl.base import BaseAllocator
+from impl.emulator.launch import Emulator
+from impl.engines import INTERPRETED_SHARE, OWN_ENGINES, on_cpu
 from impl.errors import SubjectError
 from impl.kvpool import KVPool, SwaKVPool
 from impl.paged import IndexEngine, PagedAllocator
@@ -23,7 +25,6 @@ from oracle.verdict import Observation
 from oracle.world import Step
 
 KV_SHAPE = {"layers": 2, "heads": 1, "head_dim": 2, "dtype": torch.float32}
-INTERPRETED_SHARE = 0.1  # Triton's interpreter takes milliseconds an operation
 KV_SLOTS = 1024  # K and V are checked on pools up to this size
 
 
@@ -32,6 +33,7 @@ class Space:
     """Which pools a subject can be made with: every generated configuration is drawn from here.
 
     small: only pools of few pages and narrow batches, for subjects that take milliseconds a request.
+    undefined: its kernels can be run with lanes that hold nothing (`Config.undefined`), as on the emulator.
     `fixed` holds what the subject's name asks for in brackets, by field name of `oracle.ops.Config`.
     """
 
@@ -40,6 +42,7 @@ class Space:
     need_sort: tuple[bool, ...] = (False, True)
     data: bool = True
     small: bool = False
+    undefined: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -147,15 +150,18 @@ def own(
 ) -> LocalSubject:
     """One of the project's own subjects.
 
-    engine: `torch` or `triton`, empty for the device's default, or one that is made already.
+    engine: of `OWN_ENGINES`, empty for the device's default, or one that is made already.
     before: classes that go before the allocator's own, and change what it does (`impl.defects`).
     """
     kind = "paged" if part == "ascend" else part
     sizes = {"token": (1,), "paged": PAGE_SIZES, "swa": PAGE_SIZES}[kind]
-    chosen = _engine(engine, part) if isinstance(engine, str) else engine
+    chosen = _engine(engine, part, device) if isinstance(engine, str) else engine
+    emulator: Emulator | None = getattr(chosen, "emulator", None)
     maker: Any = type(OWN[part].__name__, (*before, OWN[part]), {}) if before else OWN[part]
 
     def make(config: Config) -> Bench:
+        if emulator is not None:  # one for all allocators: one is driven at a time
+            emulator.undefined = config.undefined
         full, window = kv_pools(config, device)
         common: dict[str, Any] = {"dtype": torch.float32, "device": device, "need_sort": config.need_sort}
         if part == "swa":
@@ -164,14 +170,14 @@ def own(
                 config.size, config.swa_pages * config.page_size, config.page_size,
                 kvcache=cache, engine=chosen, debug=config.debug, **common,
             )  # fmt: skip
-            return Bench(swa, lists=pool_lists, kv=full, kv_window=window)
+            return Bench(swa, lists=pool_lists, kv=full, kv_window=window, emulator=emulator)
         if part == "token":
             token = maker(config.size, kvcache=full, debug=config.debug, **common)
             return Bench(token, lists=pool_lists, kv=full)
         paged = maker(
             config.size, config.page_size, kvcache=full, engine=chosen, debug=config.debug, **common
         )
-        return Bench(paged, lists=pool_lists, kv=full)
+        return Bench(paged, lists=pool_lists, kv=full, emulator=emulator)
 
     def claims(config: Config) -> Traits:
         # Without debug mode nothing looks at values on the device, and what they say is the caller's duty.
@@ -181,12 +187,11 @@ def own(
     about = f"kvassay's own {part} allocator{on}"
     interpreted = engine == "triton" and device == "cpu"
     share = INTERPRETED_SHARE if interpreted else 1.0
-    return LocalSubject(
-        name or part, about, Space(kind, sizes, small=interpreted), make, claims, device, share
-    )
+    space = Space(kind, sizes, small=interpreted, undefined=emulator is not None)
+    return LocalSubject(name or part, about, space, make, claims, device, share)
 
 
-def _engine(engine: str, part: str) -> IndexEngine | None:
+def _engine(engine: str, part: str, device: str) -> IndexEngine | None:
     match engine, part:
         case "", _:
             return None
@@ -199,9 +204,12 @@ def _engine(engine: str, part: str) -> IndexEngine | None:
 
             return TritonEngine()
         case "emulator", _:
-            raise SubjectError("engine is torch or triton; the emulator is not there yet")
+            from impl.emulator.engine import EmulatedEngine
+
+            on_cpu(device)
+            return EmulatedEngine(Emulator())
         case _:
-            raise SubjectError(f"engine is torch or triton, not {engine!r}")
+            raise SubjectError(f"engine is {' or '.join(OWN_ENGINES)}, not {engine!r}")
 
 
 _PLAIN = {"merge_and_sort_free", "backup_state", "restore_state"}

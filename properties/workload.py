@@ -54,6 +54,7 @@ def draw_config(source: Source, space: Space, level: str, avoid: frozenset[str] 
         and pages * page_size <= KV_SLOTS
         and chance(source, 4)
         and "with K and V" not in avoid,
+        undefined=space.undefined and not chance(source, 4) and "with undefined lanes" not in avoid,
     )
     # What the name fixes and what was drawn have to go together.
     spare = min(config.spare, space.fixed.get("page_size", page_size) - 1)

@@ -67,7 +67,7 @@ def test_what_is_no_name_is_refused(name, says):
         ("sglang:nonsense", "names no part of SGLang: write sglang:PART"),
         ("token[page_size=4]", "token has page size 1"),
         ("token[engine=torch]", "token has no engine"),
-        ("paged[engine=abacus]", "engine is torch or triton, not 'abacus'"),
+        ("paged[engine=abacus]", "engine is torch or triton or emulator, not 'abacus'"),
         ("paged[swa_pages=4]", "paged has no second pool"),
         ("paged[pages=0]", "at least one page"),
         ("paged[page_size=0]", "at least one page of at least one slot"),

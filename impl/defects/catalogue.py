@@ -9,8 +9,6 @@ are not here:
 - F14 (a mask of rejected tokens rounded to pages): the caller rounds, and frees what it then holds no more.
 - F20 (a leak check that sees one side): a fault of a check. `tests/test_judge.py` has both sides.
 - F31 (more than 2^20 new tokens can't be compiled): shows when a kernel is compiled for a device.
-- F34 (masked lanes without a fill value take part in a sum): the interpreter fills such lanes with zeros, so
-  that the fault shows on a device, or in an emulator that knows what was never filled. Our kernels sum nothing.
 """
 
 from __future__ import annotations

@@ -137,6 +137,11 @@ ANY_LANE = _kernels(
     "page = tl.load(free_ptr + index, mask=live & ~inside, other=0).to(tl.int64)\n    slot = tl.where(inside, last_loc + 1 + k,",
     "page = tl.load(free_ptr + index, mask=live, other=0).to(tl.int64)\n    slot = tl.where(inside, last_loc + 1 + k,",
 )
+FILLS_NOTHING = _kernels(
+    "Lanes that a masked load leaves out, without a value to fill them, take part in a sum.",
+    "mask=live & ~inside, other=0).to(tl.int64)\n    slot = tl.where(inside, last_loc + 1, page * page_size)",
+    "mask=live & ~inside).to(tl.int64)\n    slot = tl.where(inside, last_loc + 1, 0) + page * page_size",
+)
 
 PAGES = (2, 3, 4, 8, 16, 64)
 DEFECTS = (
@@ -151,6 +156,7 @@ DEFECTS = (
            shortest=2),
     Defect("F32", "paged", SHORT_OUTPUT, "ALIGN RANGE UNIQUE", seen="a bound that cuts the output short", shortest=1),
     Defect("F33-wrap", "paged", WRAPS, "RANGE ALIGN UNIQUE", seen="page times page size that wraps", page_sizes=(256,), shortest=2),
+    Defect("F34", "paged", FILLS_NOTHING, "GUARD", seen="masked lanes without a fill value in a sum", page_sizes=PAGES, shortest=2),
     Defect("old-page", "paged", OLD_PAGE, "ALIGN RANGE UNIQUE", page_sizes=PAGES, shortest=2),
     Defect("full-pages", "paged", FULL_PAGES, "ALIGN RANGE UNIQUE", shortest=1),
     Defect("last-page", "paged", LAST_PAGE, "ALIGN RANGE UNIQUE", page_sizes=PAGES, shortest=1),

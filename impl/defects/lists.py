@@ -220,5 +220,5 @@ DEFECTS = (
     Defect("last-pages", "paged", FreeTakesRest, "CONSERVE GROUP REUSE", shortest=1),
     Defect("unsorted-merge", "token", MergeDoesNotSort, "REUSE", shortest=3, check="relation refill"),
     Defect("other-end", "token", OtherEnd, "ORDER", "parity", shortest=1),
-    Defect("dies", "token", Dies, "GUARD", shortest=0, kills=True),
+    Defect("dies", "token", Dies, "GUARD", shortest=0, deadly=True),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
+from impl.emulator.launch import Emulator
 from impl.paged import IndexEngine
 
 
@@ -18,21 +19,21 @@ class StalePatch(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """What runs the patched text of a module.
-
-    slow: on a CPU it takes milliseconds a batch. deadly: a wrong index may end the process.
-    """
+    """What runs the patched text of a module."""
 
     module: str
     engine: Callable[[ModuleType], IndexEngine]
-    slow: bool = False
-    deadly: bool = False
+
+
+def _emulated(module: ModuleType) -> IndexEngine:
+    from impl.emulator.engine import EmulatedEngine  # Triton is an extra
+
+    return EmulatedEngine(Emulator(), module.extend_kernel, module.decode_kernel)
 
 
 RUNNERS = {
     "torch": Runner("impl.torch_engine", lambda module: module.TorchEngine()),
-    # The Triton kernels, in Triton's interpreter. Whatever else runs them is to be named here, and nowhere else.
-    "kernels": Runner("impl.kernels", lambda module: module.TritonEngine(), slow=True, deadly=True),
+    "kernels": Runner("impl.kernels", _emulated),
 }
 
 
@@ -49,15 +50,6 @@ class Patch:
         """The engine with this patch. StalePatch where the text does not fit any more."""
         runner = RUNNERS[self.runner]
         return runner.engine(load(runner.module, self.old, self.new))
-
-    @property
-    def deadly(self) -> bool:
-        """Whether a wrong index may end its process."""
-        return RUNNERS[self.runner].deadly
-
-    def slow(self, device: str) -> bool:
-        """Whether it runs in milliseconds, so that a budget should ask less of it."""
-        return RUNNERS[self.runner].slow and device == "cpu"
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from impl.defects.patches import Patch
 from impl.errors import SubjectError
-from impl.subject import INTERPRETED_SHARE, LocalSubject, own
+from impl.subject import LocalSubject, own
 from oracle.ops import Config
 from oracle.traits import Traits
 
@@ -26,7 +26,7 @@ class Defect:
     shortest: operations of the shortest case that is known, without what every case ends with.
     check: of `properties.checks`, which shows it.
     page_sizes, need_sort: pools that can show it, where not all can.
-    ordered: whether the allocator claims its base's exact order. kills: it ends its process.
+    ordered: whether the allocator claims its base's exact order. deadly: it ends its process.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Defect:
     page_sizes: tuple[int, ...] = ()
     need_sort: tuple[bool, ...] = (False, True)
     ordered: bool = True
-    kills: bool = False
+    deadly: bool = False
 
     @property
     def about(self) -> str:
@@ -52,11 +52,6 @@ class Defect:
         """The codes under which it may show."""
         return frozenset(self.breaks.split())
 
-    @property
-    def deadly(self) -> bool:
-        """Whether it can end its process, so that it has to run in one of its own."""
-        return self.kills or (isinstance(self.fault, Patch) and self.fault.deadly)
-
     def subject(self, name: str = "", device: str = "cpu", engine: str = "") -> LocalSubject:
         """The allocator with the fault. SubjectError where its engine is asked for, and is the fault."""
         name = name or f"defect:{self.id}"
@@ -64,8 +59,6 @@ class Defect:
             if engine:
                 raise SubjectError(f"{name}: its engine is what is wrong with it: leave engine= out")
             subject = own(self.part, device, self.fault.engine(), name)
-            if self.fault.slow(device):
-                subject = replace(subject, share=INTERPRETED_SHARE, space=replace(subject.space, small=True))
         else:
             subject = own(self.part, device, engine, name, before=(self.fault,))
         space = replace(
