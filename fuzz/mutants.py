@@ -25,9 +25,10 @@ from impl.subject import LocalSubject
 from properties.checks import Avoid, Tally, Task, plan_of, run_task
 from properties.judged import Broken, HarnessError, judged
 from properties.sources import SeededSource
-from properties.workload import NONE, draw_config, generate_planned
+from properties.workload import NONE, generate_planned, typical_config
 
 TIMEOUT = 120.0
+HARNESS = "impl.emulator"  # runs kernels of ours, and is none of what is judged
 KILLED = ("finding", "broke", "died", "hung")
 
 
@@ -96,7 +97,7 @@ def levels_of(subject: LocalSubject) -> tuple[str, ...]:
     """Where a subject's own promises are: parity where it claims an order, and what its gate asks."""
     hardened = parse(subject.name).base in OWN
     level = "hardened" if hardened else "contract"
-    ordered = subject.traits(draw_config(SeededSource(0), subject.space, level)).dialect is not None
+    ordered = subject.traits(typical_config(subject.space, level)).dialect is not None
     return ("parity", level) if ordered else (level,)
 
 
@@ -160,7 +161,7 @@ def prepare(name: str, budget: str, seed: int) -> Prepared:
 def sources_of(subject: LocalSubject) -> list[Source]:
     """The modules that hold the allocator's classes, those of what it is made of, and their helpers' modules."""
     seen: dict[str, types.ModuleType] = {}
-    objects, known = [subject.make(draw_config(SeededSource(0), subject.space, "contract")).allocator], set()
+    objects, known = [subject.make(typical_config(subject.space, "contract")).allocator], set()
     package = type(objects[0]).__module__.partition(".")[0]
     while objects:
         thing = objects.pop()
@@ -168,7 +169,7 @@ def sources_of(subject: LocalSubject) -> list[Source]:
             continue
         known.add(id(thing))
         for cls in type(thing).__mro__:
-            if cls.__module__.partition(".")[0] == package:
+            if cls.__module__.partition(".")[0] == package and not cls.__module__.startswith(HARNESS):
                 seen.setdefault(cls.__module__, sys.modules[cls.__module__])
         objects += [
             value for value in getattr(thing, "__dict__", {}).values()

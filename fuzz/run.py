@@ -28,8 +28,7 @@ from oracle.codes import CODES
 from oracle.traits import RULES, Traits
 from properties.checks import Avoid, Task, plan_of, plan_of_engine
 from properties.coverage import Coverage, floor_for, reachable
-from properties.sources import SeededSource
-from properties.workload import NONE, draw_config
+from properties.workload import NONE, typical_config
 
 OWN_LEVELS = ("parity", "hardened")
 # Our kernels, on a CPU: emulated in full, and sampled in Triton's interpreter, which is slow.
@@ -290,7 +289,7 @@ def _describe(target: Target, options: Options) -> _Description:
     if target.tier == KERNEL:
         return _Description(subject.about, tasks)
     subject = cast("Subject", subject)
-    traits = subject.traits(draw_config(SeededSource(0), subject.space, target.level))
+    traits = subject.traits(typical_config(subject.space, target.level))
     return _Description(
         subject.about, tasks, not_claimed(subject, traits, target.level), subject.space, traits
     )

@@ -39,6 +39,7 @@ class Bench:
     lists: reads free and release list (SWA: of both pools), or None where the allocator hides them.
     kv, kv_window: K and V behind full and window slots, or None. fence: a guard page behind free lists.
     emulator: runs the allocator's kernels, and knows what they did wrong.
+    counts_pages: its extend can be told the number of new pages.
     """
 
     allocator: Any
@@ -48,6 +49,7 @@ class Bench:
     kv_window: KVPool | None = None
     fence: Fence | None = None
     emulator: Emulator | None = None
+    counts_pages: bool = False
 
 
 class Session:
@@ -193,7 +195,7 @@ class Session:
                 return self._tensor(range(first, first + size), taken)
             case "negative":
                 return self._tensor(range(-size, 0), taken)
-            case "dtype" | "shape" | "tensor":
+            case "dtype" | "shape" | "tensor" | "device":
                 return _spoilt(self._tensor(self.slots(call.runs), taken), call.flaw)
         return self._tensor(self.slots(call.runs), taken)
 
@@ -221,6 +223,8 @@ class Session:
         arguments = given.values()
         if call.decode:
             return allocator.alloc_decode(*arguments)
+        if bench.counts_pages and not call.flaw and self.index % 3 == 0:
+            more["num_new_pages"] = _new_pages(call, self.config.page_size)
         return allocator.alloc_extend(*arguments, total, **more)
 
     def _flawed_numbers(
@@ -243,8 +247,7 @@ class Session:
             case "last_loc":
                 last[first] += 1
             case "new pages":
-                need = sum(-(-s // size) + (-p // size) for p, s in zip(prefix, seq, strict=True))
-                return total, {"num_new_pages": need + 1}
+                return total, {"num_new_pages": _new_pages(call, size) + 1}
         return total, {}
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -386,6 +389,10 @@ def attributes_of(allocator: Any, config: Config, names: frozenset[str], device:
     return ""
 
 
+def _new_pages(call: BatchCall, page_size: int) -> int:
+    return sum(-(-s // page_size) + (-p // page_size) for p, s in zip(call.prefix, call.seq, strict=True))
+
+
 def _first_that_grows(call: BatchCall) -> int:
     return next((i for i, (p, s) in enumerate(zip(call.prefix, call.seq, strict=True)) if s > p), 0)
 
@@ -396,7 +403,7 @@ def _spoil(given: dict[str, Any], flaw: str, first: int) -> None:
     if rule == "mirror":
         # The device says less than the mirror, so that what was counted is enough for what is written.
         given[argument][first] += 1 if argument == "prefix_lens" else -1
-    elif rule in ("lengths", "dtype", "shape", "tensor"):
+    elif rule in ("lengths", "dtype", "shape", "tensor", "device"):
         for name in [argument] if argument else ["seq_lens", "seq_lens_cpu"]:
             if name in given:
                 given[name] = _spoilt(given[name], rule)
@@ -410,4 +417,6 @@ def _spoilt(tensor: torch.Tensor, rule: str) -> Any:
             return tensor.float()
         case "shape":
             return tensor[None]
+        case "device":
+            return tensor.to("meta")  # the one other device that every machine has
     return tensor.tolist()

@@ -33,6 +33,8 @@ class Space:
     """Which pools a subject can be made with: every generated configuration is drawn from here.
 
     small: only pools of few pages and narrow batches, for subjects that take milliseconds a request.
+    always_checks: what needs no device value is refused without debug mode too, so that the hardened level looks
+    at pools of both kinds.
     undefined: its kernels can be run with lanes that hold nothing (`Config.undefined`), as on the emulator.
     `fixed` holds what the subject's name asks for in brackets, by field name of `oracle.ops.Config`.
     """
@@ -43,6 +45,7 @@ class Space:
     data: bool = True
     small: bool = False
     undefined: bool = False
+    always_checks: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -170,14 +173,16 @@ def own(
                 config.size, config.swa_pages * config.page_size, config.page_size,
                 kvcache=cache, engine=chosen, debug=config.debug, **common,
             )  # fmt: skip
-            return Bench(swa, lists=pool_lists, kv=full, kv_window=window, emulator=emulator)
+            return Bench(
+                swa, lists=pool_lists, kv=full, kv_window=window, emulator=emulator, counts_pages=True
+            )
         if part == "token":
             token = maker(config.size, kvcache=full, debug=config.debug, **common)
             return Bench(token, lists=pool_lists, kv=full)
         paged = maker(
             config.size, config.page_size, kvcache=full, engine=chosen, debug=config.debug, **common
         )
-        return Bench(paged, lists=pool_lists, kv=full, emulator=emulator)
+        return Bench(paged, lists=pool_lists, kv=full, emulator=emulator, counts_pages=True)
 
     def claims(config: Config) -> Traits:
         # Without debug mode nothing looks at values on the device, and what they say is the caller's duty.
@@ -187,7 +192,7 @@ def own(
     about = f"kvassay's own {part} allocator{on}"
     interpreted = engine == "triton" and device == "cpu"
     share = INTERPRETED_SHARE if interpreted else 1.0
-    space = Space(kind, sizes, small=interpreted, undefined=emulator is not None)
+    space = Space(kind, sizes, small=interpreted, undefined=emulator is not None, always_checks=True)
     return LocalSubject(name or part, about, space, make, claims, device, share)
 
 

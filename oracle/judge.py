@@ -23,7 +23,7 @@ _ACCIDENTS = frozenset(
     for error in ("NameError", "UnboundLocalError", "AttributeError", "IndexError", "KeyError")
 )
 # Misuse of a batch after which nobody can say how many slots were meant.
-_UNCLEAR = frozenset({"lengths", "shrinks", "negative", "mirror", "shape", "tensor"})
+_UNCLEAR = frozenset({"lengths", "shrinks", "negative", "mirror", "shape", "tensor", "device"})
 
 
 class _Binding(NamedTuple):
@@ -155,7 +155,7 @@ class Judge:
         if seen.outcome == "done":
             # Whether indices of the wrong type were understood can't be told from outside. Slots named twice
             # in one call may come back once: that is no harm, and nothing more can be asked of this world.
-            self._over = step.rule in ("dtype", "shape", "tensor") or (
+            self._over = step.rule in ("dtype", "shape", "tensor", "device") or (
                 step.after is not step.before and self._freed_once(step, seen)
             )
         return None

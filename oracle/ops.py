@@ -188,11 +188,12 @@ EXTEND_FLAWS = (
     "last page of padding", "last page of no pool", "last page of the freed",
     "mirror of prefix_lens", "mirror of seq_lens",
     *(f"{rule} of {argument}" for argument in ARGUMENTS for rule in ("lengths", "dtype", "shape", "tensor")),
+    *(f"device of {argument}" for argument in ARGUMENTS if not argument.endswith("_cpu")),
 )  # fmt: skip
 DECODE_FLAWS = tuple(
     flaw for flaw in EXTEND_FLAWS if flaw not in ("total", "shrinks", "new pages") and "prefix" not in flaw
 )
-FREE_FLAWS = ("again", "padding", "foreign", "negative", "dtype", "shape", "tensor")
+FREE_FLAWS = ("again", "padding", "foreign", "negative", "dtype", "shape", "tensor", "device")
 
 
 def rule_of(flaw: str) -> str:

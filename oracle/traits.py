@@ -17,6 +17,7 @@ HOST_RULES = {
     "dtype": "indices and lengths are integers",
     "shape": "indices and lengths have one dimension",
     "tensor": "indices and lengths are tensors",
+    "device": "indices and lengths are on the allocator's device",
     "snapshot": "restore_state takes what backup_state gave",
     "nested group": "groups do not nest",
 }
