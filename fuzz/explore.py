@@ -1,0 +1,278 @@
+"""Every sequence of operations on a small pool: breadth first, equal states merged, each transition judged.
+
+To the end where the pool's world closes, and then sequences of any length were checked; else to a depth. A level
+is searched whole before the next begins, so the case of a finding is the shortest that there is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fuzz.walker import Expanded, Path, Question, walker_of
+from impl.branches import SharesMemoryError
+from impl.child import ChildSubject
+from impl.subject import LocalSubject, Subject
+from oracle import ops
+from oracle.ops import Case, Config, Operation
+from oracle.verdict import Violation
+from properties.alphabet import NAMES
+from properties.judged import HarnessError, judged
+
+T = TypeVar("T")
+States = list[tuple[bytes, Path]]
+CHUNK = 32  # states that a worker walks on from at a time
+ROOT_DEPTH = -1
+Progress = Callable[["Explored"], None]
+
+
+@dataclass(slots=True)
+class Found:
+    """One distinct fault at the depth where the first one is: its shortest case, and what is wrong with it."""
+
+    case: Case
+    violation: Violation
+
+
+@dataclass(slots=True)
+class Explored:
+    """What came of a search.
+
+    closed: every state that there is was walked on from. depth: operations of the longest sequences of which
+    all were judged. sequences: distinct ones up to that depth. alphabet: operations in a state, of all states.
+    way: how the subject was copied (`impl.branches.WAYS`). cut: the limit of transitions ended it.
+    """
+
+    question: Question
+    way: str = ""
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    closed: bool = False
+    cut: bool = False
+    found: list[Found] = field(default_factory=list)
+    alphabet: list[int] = field(default_factory=list)
+    sequences: int = 0
+    seconds: float = 0.0
+
+
+class Workers:
+    """Where the walking is done: in this process, or in child processes, which may die."""
+
+    def __init__(self, subjects: list[Subject]) -> None:
+        self._subjects = subjects
+        self._threads = ThreadPoolExecutor(len(subjects)) if len(subjects) > 1 else None
+
+    def __len__(self) -> int:
+        return len(self._subjects)
+
+    def ask(self, worker: int, function: Callable[..., T], *arguments: Any) -> T:
+        """The function's answer, given the subject and the arguments, from where the worker is."""
+        subject = self._subjects[worker]
+        if isinstance(subject, ChildSubject):
+            return subject.there(function, *arguments)
+        return function(subject, *arguments)
+
+    def each(self, shares: list[States], work: Callable[[int, States], list[T]]) -> list[list[T]]:
+        """`work` on each worker's share, at the same time."""
+        if self._threads is None:
+            return [work(worker, share) for worker, share in enumerate(shares)]
+        return list(self._threads.map(work, range(len(shares)), shares))
+
+
+# What workers are asked, by name, since it crosses to their processes.
+
+
+def _begin(subject: LocalSubject, question: Question) -> tuple[bytes, Violation | None, str]:
+    walker = walker_of(subject, question)
+    return *walker.begin(), walker.branches.way
+
+
+def _probe(subject: LocalSubject, question: Question, states: States) -> list[Violation | None]:
+    return walker_of(subject, question).probe(states)
+
+
+def _expand(subject: LocalSubject, question: Question, states: States) -> list[Expanded]:
+    return walker_of(subject, question).expand(states)
+
+
+def _operations(subject: LocalSubject, question: Question, path: Path) -> tuple[Operation, ...]:
+    return walker_of(subject, question).operations(path)
+
+
+def explore(
+    subject: Subject,
+    question: Question,
+    depth: int | None = None,
+    limit: int | None = None,
+    workers: Workers | None = None,
+    wanted: Callable[[Violation], bool] | None = None,
+    progress: Progress | None = None,
+) -> Explored:
+    """Search until the world closes, a finding is there, `depth` is reached, or `limit` transitions are made.
+
+    wanted: which findings count; behind the others the search goes on elsewhere. HarnessError where a finding
+    is not there again when its case is run by itself.
+    """
+    workers = workers or Workers([subject])
+    try:
+        return _Search(subject, question, workers, wanted).run(depth, limit, progress)
+    except SharesMemoryError:
+        return _Search(subject, replace(question, answers=True), workers, wanted).run(depth, limit, progress)
+
+
+class _Search:
+    def __init__(
+        self, subject: Subject, question: Question, workers: Workers, wanted: Callable[[Violation], bool] | None
+    ) -> None:
+        self.subject, self.question, self.workers = subject, question, workers
+        self.wanted = wanted or (lambda _: True)
+        self.result = Explored(question)
+        self.numbers: dict[bytes, int] = {}
+        self.edges: list[tuple[int, list[int], int]] = []  # state, the states behind it, what ended there
+
+    def run(self, depth: int | None, limit: int | None, progress: Progress | None) -> Explored:
+        started, result = time.perf_counter(), self.result
+        first = [self.workers.ask(worker, _begin, self.question) for worker in range(len(self.workers))]
+        root, violation, result.way = first[0]
+        self.numbers[root] = 0
+        result.states = 1
+        frontier: list[tuple[bytes, Path, int]] = [(root, (), 0)]
+        wrong: list[tuple[Path, Violation]] = [((), violation)] if violation is not None else []
+        while True:
+            shares = self._shares(frontier)
+            wrong += self._probe_all(frontier, shares)
+            result.found = self._distinct(wrong)
+            result.seconds = time.perf_counter() - started
+            if progress is not None:
+                progress(result)
+            if result.found or not frontier or result.depth == depth:
+                break
+            failed = {path for path, _ in wrong}
+            shares = [[s for s in share if s[1] not in failed] for share in shares]
+            frontier, wrong = self._expand_all(shares, limit)
+            if result.cut:
+                break
+            result.depth += 1
+        result.closed = not frontier and not result.found and not result.cut
+        result.sequences = self._sequences(result.depth)
+        result.seconds = time.perf_counter() - started
+        return result
+
+    def _shares(self, frontier: list[tuple[bytes, Path, int]]) -> list[States]:
+        """The states by worker: each walks on from what it reached itself, as long as that is fair."""
+        count = len(self.workers)
+        most = -(-len(frontier) // count) + CHUNK
+        shares: list[States] = [[] for _ in range(count)]
+        for key, path, worker in frontier:
+            if len(shares[worker]) >= most:
+                worker = min(range(count), key=lambda w: len(shares[w]))
+            shares[worker].append((key, path))
+        return shares
+
+    def _probe_all(
+        self, frontier: list[tuple[bytes, Path, int]], shares: list[States]
+    ) -> list[tuple[Path, Violation]]:
+        def work(worker: int, states: States) -> list[Violation | None]:
+            return self.workers.ask(worker, _probe, self.question, states)
+
+        seen = {
+            path: violation
+            for share, answers in zip(shares, self.workers.each(shares, work), strict=True)
+            for (_, path), violation in zip(share, answers, strict=True)
+        }
+        pairs = ((path, seen[path]) for _, path, _ in frontier)
+        return [(path, violation) for path, violation in pairs if violation is not None]
+
+    def _expand_all(
+        self, shares: list[States], limit: int | None
+    ) -> tuple[list[tuple[bytes, Path, int]], list[tuple[Path, Violation]]]:
+        """One level: the states behind it that are new, in an order that no number of workers changes."""
+
+        def work(worker: int, states: States) -> list[tuple[Path, Expanded, int]]:
+            done: list[tuple[Path, Expanded, int]] = []
+            made = self.result.transitions
+            for at in range(0, len(states), CHUNK):
+                chunk = states[at : at + CHUNK]
+                answers = self.workers.ask(worker, _expand, self.question, chunk)
+                done += [(path, answer, worker) for (_, path), answer in zip(chunk, answers, strict=True)]
+                made += sum(answer.transitions for answer in answers)
+                if limit is not None and made > limit:
+                    self.result.cut = True
+                    break
+            return done
+
+        parts = self.workers.each(shares, work)
+        expanded = sorted((entry for part in parts for entry in part), key=lambda entry: entry[0])
+        fresh: list[tuple[bytes, Path, int]] = []
+        wrong: list[tuple[Path, Violation]] = []
+        keys = {path: key for share in shares for key, path in share}
+        for path, answer, worker in expanded:
+            self.result.transitions += answer.transitions
+            self.result.alphabet.append(answer.transitions)
+            wrong += [((*path, place), violation) for place, violation in answer.wrong]
+            behind = []
+            for place, key in zip(answer.places, answer.digests, strict=True):
+                number = self.numbers.setdefault(key, len(self.numbers))
+                behind.append(number)
+                if number == self.result.states:
+                    self.result.states += 1
+                    fresh.append((key, (*path, place), worker))
+            self.edges.append((self.numbers[keys[path]], behind, answer.misuses))
+        return fresh, wrong
+
+    def _distinct(self, wrong: list[tuple[Path, Violation]]) -> list[Found]:
+        """Each fault once, with the first of its cases, run again by itself: that decides what it is called."""
+        first: dict[tuple[str, ...], Path] = {}
+        for path, violation in wrong:
+            first.setdefault(violation.key, path)
+        found: dict[tuple[str, ...], Found] = {}
+        for path in first.values():
+            operations = self.workers.ask(0, _operations, self.question, path)
+            case = Case(self.question.config, operations)
+            violation = judged(self.subject, case, self.question.level).violation
+            if violation is None:
+                raise HarnessError(f"a finding is not there when its case is run by itself: {case}")
+            if self.wanted(violation):
+                found.setdefault(violation.key, Found(case, violation))
+        return list(found.values())
+
+    def _sequences(self, depth: int) -> int:
+        """How many distinct sequences of up to `depth` operations the states and their operations stand for."""
+        source = np.repeat(
+            np.array([state for state, _, _ in self.edges], dtype=np.int64),
+            [len(behind) for _, behind, _ in self.edges],
+        )
+        target = np.array([number for _, behind, _ in self.edges for number in behind], dtype=np.int64)
+        ended = np.zeros(self.result.states)
+        for state, _, misuses in self.edges:
+            ended[state] = misuses
+        counts = [np.zeros(self.result.states)]  # digits of base BASE, the lowest first: exact in doubles
+        counts[0][0] = 1
+        total = 1
+        for _ in range(depth):
+            total += sum(int(digit @ ended) * BASE**place for place, digit in enumerate(counts))
+            counts = _carried([np.bincount(target, digit[source], self.result.states) for digit in counts])
+            total += sum(int(digit.sum()) * BASE**place for place, digit in enumerate(counts))
+        return total
+
+
+BASE = 1 << 24
+
+
+def _carried(digits: list[npt.NDArray[np.float64]]) -> list[npt.NDArray[np.float64]]:
+    done = []
+    carry = np.zeros_like(digits[0])
+    for digit in digits:
+        carry, rest = np.divmod(digit + carry, BASE)
+        done.append(rest)
+    while carry.any():
+        carry, rest = np.divmod(carry, BASE)
+        done.append(rest)
+    return done
