@@ -7,28 +7,29 @@ is searched whole before the next begins, so the case of a finding is the shorte
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fuzz.walker import Expanded, Path, Question, walker_of
 from impl.branches import SharesMemoryError
-from impl.child import ChildSubject
+from impl.child import ChildSubject, DiedError
+from impl.state import UnreadableError
 from impl.subject import LocalSubject, Subject
 from oracle import ops
-from oracle.ops import Case, Config, Operation
+from oracle.ops import Case, Operation
 from oracle.verdict import Violation
-from properties.alphabet import NAMES
 from properties.judged import HarnessError, judged
+from properties.workload import NAMES
 
 T = TypeVar("T")
 States = list[tuple[bytes, Path]]
+BASE = 1 << 24
 CHUNK = 32  # states that a worker walks on from at a time
-ROOT_DEPTH = -1
 Progress = Callable[["Explored"], None]
 
 
@@ -83,14 +84,16 @@ class Workers:
         """`work` on each worker's share, at the same time."""
         if self._threads is None:
             return [work(worker, share) for worker, share in enumerate(shares)]
-        return list(self._threads.map(work, range(len(shares)), shares))
+        futures = [self._threads.submit(work, worker, share) for worker, share in enumerate(shares)]
+        wait(futures)  # all of them, also where one fails: a worker answers one question at a time
+        return [future.result() for future in futures]
 
 
 # What workers are asked, by name, since it crosses to their processes.
 
 
 def _begin(subject: LocalSubject, question: Question) -> tuple[bytes, Violation | None, str]:
-    walker = walker_of(subject, question)
+    walker = walker_of(subject, question, new=True)
     return *walker.begin(), walker.branches.way
 
 
@@ -98,12 +101,18 @@ def _probe(subject: LocalSubject, question: Question, states: States) -> list[Vi
     return walker_of(subject, question).probe(states)
 
 
-def _expand(subject: LocalSubject, question: Question, states: States) -> list[Expanded]:
-    return walker_of(subject, question).expand(states)
+def _expand(
+    subject: LocalSubject, question: Question, states: States, but: frozenset[int] = frozenset()
+) -> list[Expanded]:
+    return walker_of(subject, question).expand(states, but)
 
 
 def _operations(subject: LocalSubject, question: Question, path: Path) -> tuple[Operation, ...]:
     return walker_of(subject, question).operations(path)
+
+
+def _choices(subject: LocalSubject, question: Question, path: Path) -> int:
+    return walker_of(subject, question).choices(path)
 
 
 def explore(
@@ -129,7 +138,11 @@ def explore(
 
 class _Search:
     def __init__(
-        self, subject: Subject, question: Question, workers: Workers, wanted: Callable[[Violation], bool] | None
+        self,
+        subject: Subject,
+        question: Question,
+        workers: Workers,
+        wanted: Callable[[Violation], bool] | None,
     ) -> None:
         self.subject, self.question, self.workers = subject, question, workers
         self.wanted = wanted or (lambda _: True)
@@ -180,7 +193,10 @@ class _Search:
         self, frontier: list[tuple[bytes, Path, int]], shares: list[States]
     ) -> list[tuple[Path, Violation]]:
         def work(worker: int, states: States) -> list[Violation | None]:
-            return self.workers.ask(worker, _probe, self.question, states)
+            try:
+                return self.workers.ask(worker, _probe, self.question, states)
+            except DiedError:
+                return [self._alone(worker, path) for _, path in states]
 
         seen = {
             path: violation
@@ -200,7 +216,10 @@ class _Search:
             made = self.result.transitions
             for at in range(0, len(states), CHUNK):
                 chunk = states[at : at + CHUNK]
-                answers = self.workers.ask(worker, _expand, self.question, chunk)
+                try:
+                    answers = self.workers.ask(worker, _expand, self.question, chunk)
+                except DiedError:
+                    answers = [self._survived(worker, state) for state in chunk]
                 done += [(path, answer, worker) for (_, path), answer in zip(chunk, answers, strict=True)]
                 made += sum(answer.transitions for answer in answers)
                 if limit is not None and made > limit:
@@ -227,20 +246,42 @@ class _Search:
             self.edges.append((self.numbers[keys[path]], behind, answer.misuses))
         return fresh, wrong
 
+    def _alone(self, worker: int, path: Path) -> Violation | None:
+        """What is wrong with a path when it is run as a case, in the process of the subject."""
+        operations = self.workers.ask(worker, _operations, self.question, path)
+        return judged(self.subject, Case(self.question.config, operations), self.question.level).violation
+
+    def _survived(self, worker: int, state: tuple[bytes, Path]) -> Expanded:
+        """A state from which some operation ends the process: each is tried alone, then those that do not."""
+        _, path = state
+        try:
+            return self.workers.ask(worker, _expand, self.question, [state])[0]
+        except DiedError:
+            count = self.workers.ask(worker, _choices, self.question, path)
+        alone = ((place, self._alone(worker, (*path, place))) for place in range(count))
+        deaths = [(place, wrong) for place, wrong in alone if wrong is not None and wrong.code == "GUARD"]
+        if not deaths:
+            raise HarnessError("a worker process died, and no operation by itself ends one")
+        but = frozenset(place for place, _ in deaths)
+        answer = self.workers.ask(worker, _expand, self.question, [state], but)[0]
+        return replace(answer, wrong=tuple(sorted((*answer.wrong, *deaths), key=lambda wrong: wrong[0])))
+
     def _distinct(self, wrong: list[tuple[Path, Violation]]) -> list[Found]:
         """Each fault once, with the first of its cases, run again by itself: that decides what it is called."""
-        first: dict[tuple[str, ...], Path] = {}
-        for path, violation in wrong:
-            first.setdefault(violation.key, path)
+        settled: set[tuple[str, ...]] = set()
         found: dict[tuple[str, ...], Found] = {}
-        for path in first.values():
+        for path, violation in wrong:
+            if violation.key in settled:
+                continue
             operations = self.workers.ask(0, _operations, self.question, path)
             case = Case(self.question.config, operations)
-            violation = judged(self.subject, case, self.question.level).violation
-            if violation is None:
+            again = judged(self.subject, case, self.question.level).violation
+            if again is None:
                 raise HarnessError(f"a finding is not there when its case is run by itself: {case}")
-            if self.wanted(violation):
-                found.setdefault(violation.key, Found(case, violation))
+            if again.key == violation.key:  # else it is an ALIAS, and the next that looks like it may be none
+                settled.add(violation.key)
+            if self.wanted(again):
+                found.setdefault(again.key, Found(case, again))
         return list(found.values())
 
     def _sequences(self, depth: int) -> int:
@@ -258,12 +299,10 @@ class _Search:
         total = 1
         for _ in range(depth):
             total += sum(int(digit @ ended) * BASE**place for place, digit in enumerate(counts))
-            counts = _carried([np.bincount(target, digit[source], self.result.states) for digit in counts])
+            reached = [np.bincount(target, digit[source], self.result.states) for digit in counts]
+            counts = _carried([digits.astype(np.float64) for digits in reached])
             total += sum(int(digit.sum()) * BASE**place for place, digit in enumerate(counts))
         return total
-
-
-BASE = 1 << 24
 
 
 def _carried(digits: list[npt.NDArray[np.float64]]) -> list[npt.NDArray[np.float64]]:
@@ -276,3 +315,64 @@ def _carried(digits: list[npt.NDArray[np.float64]]) -> list[npt.NDArray[np.float
         carry, rest = np.divmod(carry, BASE)
         done.append(rest)
     return done
+
+
+# -- is a shrunk case minimal? -------------------------------------------------------------------------
+
+LARGEST = 4  # pages, and slots of a page, of the pools on which a shorter case is looked for
+MOST_NAMES = 3
+LIMIT = 6_000  # transitions that the search for a shorter case may make: under a second or two
+
+
+def shorter(
+    subject: Subject, case: Case, level: str, key: tuple[str, ...], limit: int = LIMIT
+) -> tuple[bool | None, Case]:
+    """Whether no shorter case on the same pool has the finding of this `key`, and the shortest that is known.
+
+    Shorter cases are looked for in the alphabet, with as many requests as the case has and two at least; True
+    says that all of them were tried. None where that is out of reach: large pools, K and V, or more than
+    `limit` transitions.
+    """
+    question = _question_of(case, level)
+    if question is None or not case.operations:
+        return (None if question is None else True), case
+    if isinstance(subject, ChildSubject):
+        try:
+            return subject.there(shorter, case, level, key, round(limit * subject.share))
+        except DiedError:
+            return None, case
+    try:
+        result = explore(
+            subject, question, len(case.operations) - 1, limit, wanted=lambda violation: violation.key == key
+        )
+    except (HarnessError, UnreadableError):
+        return None, case
+    if result.found:
+        return True, result.found[0].case
+    # Which of all that looks alike is an ALIAS, only its own run says, and not each was run.
+    return (None if result.cut or key[0] == "ALIAS" else True), case
+
+
+def _question_of(case: Case, level: str) -> Question | None:
+    config = case.config
+    small = max(config.pages, config.swa_pages, config.page_size) <= LARGEST
+    names = _names(case.operations)
+    copies = any(isinstance(o, ops.CopyOut | ops.CopyIn) for o in case.operations)
+    if not small or config.data or copies or len(names) > MOST_NAMES:
+        return None
+    return Question(config, level, NAMES[: max(2, len(names))], snapshot=True)
+
+
+def _names(operations: tuple[Operation, ...]) -> set[str]:
+    found: set[str] = set()
+    for o in operations:
+        match o:
+            case ops.Extend():
+                found |= {name for g in o.batch for name in (g.request, g.prefix) if name}
+            case ops.Decode():
+                found |= set(o.requests)
+            case ops.Free() | ops.FreeSwa():
+                found |= {part.request for part in o.parts}
+            case ops.Alloc() | ops.Cut():
+                found.add(o.request)
+    return found

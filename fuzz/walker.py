@@ -23,7 +23,7 @@ CHECKED_EVERY = 64  # of so many states one is made anew, to see that it is the 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is searched: a pool at a level, with so many requests, with a snapshot or without.
+    """What is searched: a pool at a level, with so many requests, and what the alphabet has besides.
 
     answers: whether answers count as state (`impl.branches`).
     """
@@ -32,6 +32,7 @@ class Question:
     level: str
     names: tuple[str, ...] = NAMES
     snapshot: bool = False
+    prefixes: bool = True
     answers: bool = False
 
 
@@ -69,7 +70,7 @@ class Walker:
         self.question = question
         traits = subject.traits(question.config)
         self.ledger = Ledger(question.config, traits)
-        self.alphabet = Alphabet(self.ledger, question.names, question.snapshot)
+        self.alphabet = Alphabet(self.ledger, question.names, question.snapshot, question.prefixes)
         self.branches = Branches(subject, question.config, question.answers)
         self._ghosts = "twice" not in traits.undefined
         self._judge = Judge(question.config, traits, question.level)
@@ -95,9 +96,14 @@ class Walker:
         self._live = {key: reached for key, reached in self._live.items() if key in wanted}
         return [self._ended(self._at(key, path), misused=False) for key, path in states]
 
-    def expand(self, states: list[tuple[bytes, Path]]) -> list[Expanded]:
-        """Try every operation of the alphabet in each of these states."""
-        return [self._expand(self._at(key, path)) for key, path in states]
+    def expand(self, states: list[tuple[bytes, Path]], but: frozenset[int] = frozenset()) -> list[Expanded]:
+        """Try every operation of the alphabet in each of these states, but those in some places."""
+        return [self._expand(self._at(key, path), but) for key, path in states]
+
+    def choices(self, path: Path) -> int:
+        """How many operations there are behind a path."""
+        steps = self._steps(path)
+        return len(self.alphabet.steps(steps[-1].after if steps else self.ledger.start()))
 
     def operations(self, path: Path) -> tuple[Operation, ...]:
         """The operations of a path."""
@@ -141,7 +147,9 @@ class Walker:
             world = step.after
         return Reached(world, judge, session, trail, self.branches.state(session))
 
-    def _branch(self, reached: Reached) -> tuple[Session, Judge]:
+    def _branch(self, reached: Reached, spare: Session | None = None) -> tuple[Session, Judge]:
+        if spare is not None:
+            return self.branches.beside(reached.session, spare), reached.judge.copy()
         shares = bool(reached.state.shared)
         return self.branches.copy(reached.session, reached.trail, shares), reached.judge.copy()
 
@@ -157,48 +165,56 @@ class Walker:
                 return violation
         return judge.end()
 
-    def _expand(self, reached: Reached) -> Expanded:
+    def _expand(self, reached: Reached, but: frozenset[int]) -> Expanded:
         places: list[int] = []
         digests: list[bytes] = []
         wrong: list[tuple[int, Violation]] = []
         misuses = 0
+        spare: Session | None = None  # one that an operation has left as it was
         for place, step in enumerate(self.alphabet.steps(reached.world)):
-            session, judge = self._branch(reached)
+            if place in but:
+                continue
+            session, judge = self._branch(reached, spare)
             seen = session.apply(step)
             violation = judge.check(step, seen)
-            if violation is None and step.status == "misuse":
-                violation = self._misused(reached, session, judge, seen.outcome == "raised")
-                misuses += violation is None
-            elif violation is None:
-                after = Reached(step.after, judge, session, (*reached.trail, step), self.branches.state(session))
-                key = self._digest(after)
-                places.append(place)
-                digests.append(key)
-                if key not in self._known:
-                    self._known.add(key)
-                    self._next[key] = after
             if violation is not None:
                 wrong.append((place, violation))
+                spare = None
+                continue
+            state = self.branches.state(session)
+            unchanged = state.value == reached.state.value and not self.question.answers
+            spare = session if unchanged else None
+            if step.status == "misuse":
+                # Behind all that was refused, with nothing changed, the same probes show the same.
+                no_trace = unchanged and seen.outcome == "raised"
+                if no_trace and reached.refusals_pass:
+                    violation = judge.end()
+                else:
+                    spare = None
+                    violation = self._probed(reached.world, session, judge, misused=True)
+                    reached.refusals_pass |= no_trace and violation is None
+                misuses += violation is None
+                if violation is not None:
+                    wrong.append((place, violation))
+                continue
+            key = digest((judge.state(step.after, self._ghosts), state.value))
+            places.append(place)
+            digests.append(key)
+            if key not in self._known:
+                self._known.add(key)
+                self._next[key] = Reached(step.after, judge, session, (*reached.trail, step), state)
+                spare = None
         return Expanded(tuple(places), tuple(digests), misuses, tuple(wrong))
-
-    def _misused(self, reached: Reached, session: Session, judge: Judge, refused: bool) -> Violation | None:
-        """What comes behind misuse. Behind all that was refused, with nothing changed, it is the same."""
-        unchanged = refused and self.branches.state(session).value == reached.state.value
-        if unchanged and reached.refusals_pass:
-            return judge.end()
-        violation = self._probed(reached.world, session, judge, misused=True)
-        reached.refusals_pass |= unchanged and violation is None
-        return violation
 
 
 # -- in other processes --------------------------------------------------------------------------------
 
-_WALKERS: dict[Question, Walker] = {}
+_LAST: list[tuple[LocalSubject, Question, Walker]] = []
 
 
-def walker_of(subject: LocalSubject, question: Question) -> Walker:
-    """The walker of this process; it keeps one, of the question that it was asked last."""
-    if question not in _WALKERS:
-        _WALKERS.clear()
-        _WALKERS[question] = Walker(subject, question)
-    return _WALKERS[question]
+def walker_of(subject: LocalSubject, question: Question, new: bool = False) -> Walker:
+    """The walker of this process. It keeps one, for what it was asked last; a process that is new makes it anew."""
+    if not new and _LAST and _LAST[0][0] is subject and _LAST[0][1] == question:
+        return _LAST[0][2]
+    _LAST[:] = [(subject, question, Walker(subject, question))]
+    return _LAST[0][2]

@@ -56,6 +56,10 @@ class Branches:
         plainly = self.way == "copied" and not shares
         return session.copy(self._plain_copy(parts) if plainly else self._deep_copy(parts))
 
+    def beside(self, session: Session, spare: Session) -> Session:
+        """A session like `session`, out of the parts of one that is in the same state and is needed no more."""
+        return session.copy(spare.parts(self.answers))
+
     def again(self, trail: tuple[Step, ...]) -> Session:
         """A new session that has gone through these steps."""
         session = self.subject.open(self.config)

@@ -173,7 +173,6 @@ class ChildSubject(Child):
             if seen.outcome == "crashed":
                 return
 
-
     def there(self, function: Callable[..., T], *arguments: Any) -> T:
         """What `function(subject, *arguments)` gives over there; both it and its answer cross by pickle.
 

@@ -61,7 +61,11 @@ class Session:
 
     def parts(self, answers: bool) -> list[Any]:
         """The allocator, the snapshots that it gave and, if wanted, the answers that are watched."""
-        return [self.allocator, self._snapshots, [tensor for _, tensor, _ in self._watched] if answers else []]
+        return [
+            self.allocator,
+            self._snapshots,
+            [tensor for _, tensor, _ in self._watched] if answers else [],
+        ]
 
     def copy(self, parts: list[Any]) -> Session:
         """This session, to go on by itself with copies of its parts. Without K and V alone."""

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 PLAIN = frozenset((int, bool, str, float, bytes, NoneType))
+SETTINGS = frozenset((torch.dtype, torch.device, torch.Size))
 NAMED = (FunctionType, BuiltinFunctionType, ModuleType, type)
 KV_CACHES = frozenset(("_kvcache", "kvcache"))  # as allocators call what they keep for `get_kvcache`
 
@@ -49,6 +50,8 @@ class State:
         kind = type(value)
         if kind in PLAIN:
             return value
+        if kind in SETTINGS:
+            return str(value)
         if id(value) in self._left_out:
             return "left out"
         known = self._numbers.get(id(value))
@@ -66,10 +69,12 @@ class State:
             ]  # fmt: skip
         if kind is set or kind is frozenset:
             return [kind.__name__, *sorted(map(repr, value))]
-        if isinstance(value, (torch.dtype, torch.device)):
-            return str(value)
         if isinstance(value, NAMED):
-            return [kind.__name__, getattr(value, "__module__", ""), getattr(value, "__qualname__", str(value))]
+            return [
+                kind.__name__,
+                getattr(value, "__module__", ""),
+                getattr(value, "__qualname__", str(value)),
+            ]
         if kind is MethodType:
             return ["method", value.__func__.__qualname__, self._read(value.__self__, where)]
         if isinstance(value, np.ndarray):
@@ -79,9 +84,13 @@ class State:
     def _object(self, value: Any, kind: type, where: str) -> Any:
         if not _is_attributes(kind):
             raise UnreadableError(f"{where} holds a {kind.__module__}.{kind.__qualname__}")
-        entries = value.__dict__.items()
-        read = ((name, self._read(entry, kind.__qualname__)) for name, entry in entries if name not in KV_CACHES)
-        return [kind.__qualname__, *read]
+        read: list[Any] = [kind.__qualname__]
+        for name, entry in value.__dict__.items():
+            if type(entry) in PLAIN:
+                read.append((name, entry))
+            elif name not in KV_CACHES:
+                read.append((name, self._read(entry, kind.__qualname__)))
+        return read
 
     def _tensor(self, value: torch.Tensor) -> Any:
         self.spans.append(span(value))
@@ -127,7 +136,7 @@ def copied(value: Any, memo: dict[int, Any], left_out: frozenset[int] = frozense
     Ten times faster than `copy.deepcopy`. TypeError for classes that say themselves how they are copied.
     """
     kind = type(value)
-    if kind in PLAIN or id(value) in left_out:
+    if kind in PLAIN or kind in SETTINGS or id(value) in left_out:
         return value
     if id(value) in memo:
         return memo[id(value)]
@@ -143,7 +152,7 @@ def copied(value: Any, memo: dict[int, Any], left_out: frozenset[int] = frozense
         memo[id(value)] = made = {}
         for key, item in value.items():
             made[key] = copied(item, memo, left_out)
-    elif isinstance(value, (*NAMED, torch.dtype, torch.device)) or kind is frozenset:
+    elif isinstance(value, NAMED) or kind is frozenset:
         made = value
     else:
         if kind not in _PLAINLY_COPIED:
@@ -153,7 +162,8 @@ def copied(value: Any, memo: dict[int, Any], left_out: frozenset[int] = frozense
         memo[id(value)] = made = object.__new__(kind)
         entries = made.__dict__
         for name, entry in value.__dict__.items():
-            entries[name] = entry if name in KV_CACHES else copied(entry, memo, left_out)
+            shared = type(entry) in PLAIN or name in KV_CACHES
+            entries[name] = entry if shared else copied(entry, memo, left_out)
         return made
     memo[id(value)] = made
     return made

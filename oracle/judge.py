@@ -473,7 +473,12 @@ def _numbered(world: World, bound: _Binding, numbers: dict[str, int], ghosts: bo
     """A world with a page's number for each uid, and a number for each name."""
     page = bound.page
     requests = [
-        (numbers.setdefault(name, len(numbers)), [page[uid] if uid else 0 for uid in r.pages], r.length, r.base)
+        (
+            numbers.setdefault(name, len(numbers)),
+            [page[uid] if uid else 0 for uid in r.pages],
+            r.length,
+            r.base,
+        )
         for name, r in world.requests.items()
     ]
     group = world.group and [

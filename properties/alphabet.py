@@ -11,7 +11,8 @@ a pool is like one of them (`representative`):
   prefixes behind prefixes have no end.
 - decode of nobody, of one or of two requests in both orders, held or new.
 - a flawed extend or decode of one request, or of two in one order; each grows by one token, or by none where
-  that does not fit. Two rows for one page, and growth in a page whose window half is gone, by one token as well.
+  that does not fit. Growth in a page whose window half is gone, by one token; one request twice in a batch, by
+  one token and one, or none and one.
 - free of a request, of two in both orders, of nothing; of a request's first or last tokens, cut anywhere; of
   both parts in both orders, cut behind its first token or at a page's end; of a request named twice; again of
   what was freed before, or of all of that but its first slot.
@@ -41,18 +42,28 @@ DECODE_FLAWS = ("lengths", "last_loc", "dtype")
 class Alphabet:
     """The operations of a pool's worlds.
 
-    names: the requests that there may be at a time. snapshot: whether there are backup and restore.
+    names: the requests that there may be at a time. snapshot: whether there are backup and restore; prefixes:
+    whether requests begin behind the pages of others. Each of the two makes the world several times as large.
     """
 
-    def __init__(self, ledger: Ledger, names: tuple[str, ...] = NAMES, snapshot: bool = False) -> None:
-        self.ledger, self.names, self.snapshot = ledger, names, snapshot
+    def __init__(
+        self, ledger: Ledger, names: tuple[str, ...] = NAMES, snapshot: bool = False, prefixes: bool = True
+    ) -> None:
+        self.ledger, self.names, self.snapshot, self.prefixes = ledger, names, snapshot, prefixes
+        self._classified: dict[Operation, Step] = {}
 
     def steps(self, world: World) -> list[Step]:
         """All that can be asked in a world, classified: legal and misuse, nothing twice."""
-        found = dict.fromkeys(self._operations(world))
-        steps = [self.ledger.step(world, operation) for operation in found]
+        self._classified.clear()
+        steps = [self._step(world, operation) for operation in dict.fromkeys(self._operations(world))]
         undefined = self.ledger.traits.undefined
         return [s for s in steps if s.status != "skip" and s.rule not in undefined and not self._endless(s)]
+
+    def _step(self, world: World, operation: Operation) -> Step:
+        step = self._classified.get(operation)
+        if step is None:
+            step = self._classified[operation] = self.ledger.step(world, operation)
+        return step
 
     def _endless(self, step: Step) -> bool:
         """Whether a request gets longer than the pool: one that gives back its head could grow for ever."""
@@ -112,7 +123,7 @@ class Alphabet:
         return range(inside + room * size + 2)
 
     def _prefixes(self, world: World, name: str) -> list[str]:
-        if name in world.requests:
+        if name in world.requests or not self.prefixes:
             return [""]
         size = self.ledger.config.page_size
         donors = [n for n in self.names if n in world.requests]
@@ -129,17 +140,18 @@ class Alphabet:
         for group in (*singles, *pairs[:1]):
             yield from self._flawed(world, group)
         for (name,) in singles:
-            if name in world.requests:
-                yield Extend((Grow(name, 1), Grow(name, 1)))
-                yield Extend((Grow(name, 0), Grow(name, 1)))
+            yield Extend((Grow(name, 1), Grow(name, 1)))
+            yield Extend((Grow(name, 0), Grow(name, 1)))
 
-    def _extends(self, world: World, names: tuple[str, ...], begun: tuple[Grow, ...] = ()) -> Iterator[Extend]:
+    def _extends(
+        self, world: World, names: tuple[str, ...], begun: tuple[Grow, ...] = ()
+    ) -> Iterator[Extend]:
         """Batches that grow these requests: all that fit, and the smallest that do not."""
         name, *rest = names
         for prefix in self._prefixes(world, name):
             for tokens in self._growths(world, world.requests.get(name)):
                 batch = (*begun, Grow(name, tokens, prefix))
-                step = self.ledger.step(world, Extend(batch))
+                step = self._step(world, Extend(batch))
                 granted = step.status == "legal" and step.fits
                 if not rest:
                     yield Extend(batch)
@@ -159,7 +171,7 @@ class Alphabet:
 
     def _first_misuse(self, world: World, choices: list[Extend]) -> Iterator[Operation]:
         for operation in choices:
-            if self.ledger.step(world, operation).status == "misuse":
+            if self._step(world, operation).status == "misuse":
                 yield operation
                 return
 
