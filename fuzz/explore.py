@@ -243,7 +243,7 @@ class _Search:
                 if number == self.result.states:
                     self.result.states += 1
                     fresh.append((key, (*path, place), worker))
-            self.edges.append((self.numbers[keys[path]], behind, answer.misuses))
+            self.edges.append((self.numbers[keys[path]], behind, answer.ended))
         return fresh, wrong
 
     def _alone(self, worker: int, path: Path) -> Violation | None:
@@ -292,8 +292,8 @@ class _Search:
         )
         target = np.array([number for _, behind, _ in self.edges for number in behind], dtype=np.int64)
         ended = np.zeros(self.result.states)
-        for state, _, misuses in self.edges:
-            ended[state] = misuses
+        for state, _, count in self.edges:
+            ended[state] = count
         counts = [np.zeros(self.result.states)]  # digits of base BASE, the lowest first: exact in doubles
         counts[0][0] = 1
         total = 1

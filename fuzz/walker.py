@@ -50,17 +50,18 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """What came of one state: of each legal operation its place and the state behind it; what was wrong."""
+    """What came of one state: of each operation that goes on its place and the state behind it; how many of
+    the others ended well, and what was wrong."""
 
     places: tuple[int, ...]
     digests: tuple[bytes, ...]
-    misuses: int
+    ended: int
     wrong: tuple[tuple[int, Violation], ...]
 
     @property
     def transitions(self) -> int:
         """Operations that were asked here."""
-        return len(self.places) + self.misuses + len(self.wrong)
+        return len(self.places) + self.ended + len(self.wrong)
 
 
 class Walker:
@@ -169,7 +170,7 @@ class Walker:
         places: list[int] = []
         digests: list[bytes] = []
         wrong: list[tuple[int, Violation]] = []
-        misuses = 0
+        ended = 0
         spare: Session | None = None  # one that an operation has left as it was
         for place, step in enumerate(self.alphabet.steps(reached.world)):
             if place in but:
@@ -184,16 +185,16 @@ class Walker:
             state = self.branches.state(session)
             unchanged = state.value == reached.state.value and not self.question.answers
             spare = session if unchanged else None
-            if step.status == "misuse":
+            if self.alphabet.ends(step):
                 # Behind all that was refused, with nothing changed, the same probes show the same.
                 no_trace = unchanged and seen.outcome == "raised"
                 if no_trace and reached.refusals_pass:
                     violation = judge.end()
                 else:
                     spare = None
-                    violation = self._probed(reached.world, session, judge, misused=True)
+                    violation = self._probed(reached.world, session, judge, misused=step.status == "misuse")
                     reached.refusals_pass |= no_trace and violation is None
-                misuses += violation is None
+                ended += violation is None
                 if violation is not None:
                     wrong.append((place, violation))
                 continue
@@ -204,7 +205,7 @@ class Walker:
                 self._known.add(key)
                 self._next[key] = Reached(step.after, judge, session, (*reached.trail, step), state)
                 spare = None
-        return Expanded(tuple(places), tuple(digests), misuses, tuple(wrong))
+        return Expanded(tuple(places), tuple(digests), ended, tuple(wrong))
 
 
 # -- in other processes --------------------------------------------------------------------------------

@@ -20,8 +20,12 @@ a pool is like one of them (`representative`):
   by the last of its first page to the first of its last one.
 - both ends of a group, merge, clear; backup while there is no snapshot, and restore.
 
-No request gets longer than the pool, what it gave back counted: one that gives back its first pages could
-grow for ever. CPU copies, and K and V, are left out.
+Three things have no end by themselves, and are bounded. No request gets longer than the pool, what it gave back
+counted: one that gives back its first pages could grow for ever. A free_swa that names again, in one group, what
+waits already is judged, with what every case ends with, and the sequence ends there: the allocator's list of what
+it collected could grow for ever. And the snapshot is taken once.
+
+CPU copies, and K and V, are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from itertools import permutations
 from oracle import ops
 from oracle.ledger import Ledger
 from oracle.ops import Alloc, Cut, Decode, Extend, Free, FreeSwa, Grow, Operation, Part
-from oracle.world import Request, Step, World
+from oracle.world import FreeCall, Request, Step, World
 
 NAMES = ("A", "B")
 SNAPSHOT = "S"
@@ -58,6 +62,13 @@ class Alphabet:
         steps = [self._step(world, operation) for operation in dict.fromkeys(self._operations(world))]
         undefined = self.ledger.traits.undefined
         return [s for s in steps if s.status != "skip" and s.rule not in undefined and not self._endless(s)]
+
+    @staticmethod
+    def ends(step: Step) -> bool:
+        """Whether a sequence ends with this operation: misuse, and giving up in a group what waits already."""
+        before, after, call = step.before, step.after, step.call
+        waits = isinstance(call, FreeCall) and call.swa and before.group is not None
+        return step.status == "misuse" or (waits and (before.group, before.gone) == (after.group, after.gone))
 
     def _step(self, world: World, operation: Operation) -> Step:
         step = self._classified.get(operation)
