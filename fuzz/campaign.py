@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from fuzz.explore import shorter
 from fuzz.findings import Finding
+from fuzz.minimal import shorter
 from fuzz.shrink import Shrinker, shrink_pair
 from impl.engines import EngineSubject
 from impl.subject import Subject

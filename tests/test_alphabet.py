@@ -211,8 +211,7 @@ def generated(subject, seeds):
 def shrinking(subject, seeds):
     """What the shrinker makes of generated cases, in one step and in a few."""
     for example, case in zip(seeds, generated(subject, seeds), strict=True):
-        for candidate in islice(_simpler_operations(case), 25):
-            yield candidate
+        yield from islice(_simpler_operations(case), 25)
         for depth in range(6):
             candidates = list(islice(_simpler_operations(case), 400))
             if not candidates:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from click.testing import CliRunner
 
 from fuzz.campaign import campaign
 from fuzz.cli import main
-from fuzz.explore import Workers, explore, shorter
+from fuzz.explore import Workers, explore
+from fuzz.minimal import shorter
 from fuzz.walker import Question
 from impl.branches import Branches
 from impl.child import ChildSubject
@@ -146,7 +148,7 @@ def test_memory_that_an_answer_shares_with_the_allocator_is_state():
 class CountsElsewhere:
     """What it does depends on a number that all of its kind share."""
 
-    taken = [0]
+    taken: ClassVar = [0]
 
     def _take(self, pages):
         self.taken[0] += 1
