@@ -1,7 +1,8 @@
 """Every sequence of operations on a small pool: breadth first, equal states merged, each transition judged.
 
 To the end where the pool's world closes, and then sequences of any length were checked; else to a depth. A level
-is searched whole before the next begins, so the case of a finding is the shortest that there is.
+is searched whole before the next begins, so the case of each finding is the shortest that there is. The search
+ends at the first level with a fault.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Progress = Callable[["Explored"], None]
 
 @dataclass(slots=True)
 class Found:
-    """One distinct fault at the depth where the first one is: its shortest case, and what is wrong with it."""
+    """One distinct finding: its shortest case, and what is wrong with it."""
 
     case: Case
     violation: Violation
@@ -121,9 +122,9 @@ def explore(
     wanted: Callable[[Violation], bool] | None = None,
     progress: Progress | None = None,
 ) -> Explored:
-    """Search until the world closes, a finding is there, `depth` is reached, or `limit` transitions are made.
+    """Search until the world closes, a fault is there, `depth` is reached, or `limit` transitions are made.
 
-    wanted: which findings count; behind the others the search goes on elsewhere. HarnessError where a finding
+    Misuse that harms is found on the way, and does not end the search. wanted: the finding that alone counts. HarnessError where a finding
     is not there again when its case is run by itself.
     """
     workers = workers or Workers([subject])
@@ -142,7 +143,8 @@ class _Search:
         wanted: Callable[[Violation], bool] | None,
     ) -> None:
         self.subject, self.question, self.workers = subject, question, workers
-        self.wanted = wanted or (lambda _: True)
+        self.wanted = wanted
+        self.settled: set[tuple[str, ...]] = set()
         self.result = Explored(question)
         self.numbers: dict[bytes, int] = {}
         self.edges: list[tuple[int, list[int], int]] = []  # state, the states behind it, what ended there
@@ -158,11 +160,11 @@ class _Search:
         while True:
             shares = self._shares(frontier)
             wrong += self._probe_all(frontier, shares)
-            result.found = self._distinct(wrong)
+            self._name(wrong)
             result.seconds = time.perf_counter() - started
             if progress is not None:
                 progress(result)
-            if result.found or not frontier or result.depth == depth:
+            if self._ends() or not frontier or result.depth == depth:
                 break
             failed = {path for path, _ in wrong}
             shares = [[s for s in share if s[1] not in failed] for share in shares]
@@ -170,7 +172,7 @@ class _Search:
             if result.cut:
                 break
             result.depth += 1
-        result.closed = not frontier and not result.found and not result.cut
+        result.closed = not frontier and not self._ends() and not result.cut
         result.sequences = self._sequences(result.depth)
         result.seconds = time.perf_counter() - started
         return result
@@ -263,12 +265,14 @@ class _Search:
         answer = self.workers.ask(worker, _expand, self.question, [state], but)[0]
         return replace(answer, wrong=tuple(sorted((*answer.wrong, *deaths), key=lambda wrong: wrong[0])))
 
-    def _distinct(self, wrong: list[tuple[Path, Violation]]) -> list[Found]:
+    def _ends(self) -> bool:
+        """Whether what was found ends the search: misuse ends its own sequence only, and others go on."""
+        return any(self.wanted is not None or found.violation.kind == "fault" for found in self.result.found)
+
+    def _name(self, wrong: list[tuple[Path, Violation]]) -> None:
         """Each fault once, with the first of its cases, run again by itself: that decides what it is called."""
-        settled: set[tuple[str, ...]] = set()
-        found: dict[tuple[str, ...], Found] = {}
         for path, violation in wrong:
-            if violation.key in settled:
+            if violation.key in self.settled:
                 continue
             operations = self.workers.ask(0, _operations, self.question, path)
             case = Case(self.question.config, operations)
@@ -276,10 +280,10 @@ class _Search:
             if again is None:
                 raise HarnessError(f"a finding is not there when its case is run by itself: {case}")
             if again.key == violation.key:  # else it is an ALIAS, and the next that looks like it may be none
-                settled.add(violation.key)
-            if self.wanted(again):
-                found.setdefault(again.key, Found(case, again))
-        return list(found.values())
+                self.settled.add(violation.key)
+            known = {found.violation.key for found in self.result.found}
+            if again.key not in known and (self.wanted is None or self.wanted(again)):
+                self.result.found.append(Found(case, again))
 
     def _sequences(self, depth: int) -> int:
         """How many distinct sequences of up to `depth` operations the states and their operations stand for."""

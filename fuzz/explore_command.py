@@ -57,8 +57,8 @@ def explore(
 
     Two requests take, grow, share and give back in every way that makes a difference (the module
     properties.alphabet says which); each answer is judged. When no new state comes any more, sequences of any
-    length were checked. The case of a finding is the shortest that there is: the search ends at the first
-    depth that has one, with all distinct findings of that depth.
+    length were checked. Each case is the shortest that there is for its finding. The search ends at the first
+    depth that has a fault, with all distinct ones of that depth; misuse that harms is listed and does not end it.
 
     Exit code: 0 nothing is wrong up to the depth, 1 a finding, 2 bad usage or input, 3 undecided.
     """
@@ -224,17 +224,19 @@ def _print(console: Console, result: Explored, findings: list[Finding], out: Pat
     say(
         f"The allocator is {WAYS[result.way]}. Up to {result.depth} operations there are {result.sequences:,} sequences."
     )
-    if not findings:
+    kept = "no fault" if findings else "every promise kept"
+    faulty = any(finding.violation.kind == "fault" for finding in findings)
+    if not faulty:
         end = (
-            "Closed: every sequence of any length"
+            "Closed: sequences of any length"
             if result.closed
-            else f"Every sequence of {result.depth} operations"
+            else f"Sequences of up to {result.depth} operations"
         )
-        say(f"{end} keeps every promise of level {result.question.level}.")
+        say(f"{end}, {kept} at level {result.question.level}.")
     for number, finding in enumerate(findings, 1):
         first, *rest = lines_of(finding)
         say(f"\n{number}. {first}")
         for line in (*rest, f"  {out / 'cases' / case_name(finding)}"):
             say(line)
     if findings:
-        say(f"\nNo case of fewer than {findings[0].length} operation(s) has a finding.")
+        say("\nNo finding has a shorter case, on this pool and with these operations.")

@@ -39,6 +39,7 @@ class Branches:
     def _way(self) -> str:
         """The first way that gives a copy which can't be told from the original."""
         state = self._read(self.root.parts(False))
+        self._shared += tuple(state.caches)
         for way, copy in (("copied", self._plain_copy), ("deepcopied", self._deep_copy)):
             try:
                 parts = copy(self.root.parts(False))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import marshal
+from collections.abc import Iterable
 from hashlib import blake2b
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
@@ -28,7 +29,8 @@ class UnreadableError(Exception):
 
 
 class State:
-    """The state of some objects. value: plain data that `marshal` takes; spans: where each tensor lies.
+    """The state of some objects. value: plain data that `marshal` takes; spans: where each tensor lies;
+    caches: the KV caches that were left out.
 
     left_out: objects that are no part of it.
     """
@@ -37,6 +39,7 @@ class State:
         self._numbers: dict[int, int] = {}
         self._left_out = left_out
         self.spans: list[tuple[int, int]] = []  # first and last address + 1
+        self.caches: list[Any] = []
         read = [self._read(root, "the allocator") for root in roots]
         self.shared = overlaps(self.spans)
         self.value = (read, self.shared)
@@ -88,7 +91,9 @@ class State:
         for name, entry in value.__dict__.items():
             if type(entry) in PLAIN:
                 read.append((name, entry))
-            elif name not in KV_CACHES:
+            elif name in KV_CACHES:
+                self.caches.append(entry)
+            else:
                 read.append((name, self._read(entry, kind.__qualname__)))
         return read
 
@@ -191,6 +196,6 @@ _ATTRIBUTES: dict[type, bool] = {}
 _PLAINLY_COPIED: dict[type, bool] = {}
 
 
-def deep_copied(value: Any, left_out: tuple[Any, ...] = ()) -> Any:
+def deep_copied(value: Any, left_out: Iterable[Any] = ()) -> Any:
     """`copy.deepcopy`, with what is left out shared. It keeps what tensors share memory sharing it."""
     return copy.deepcopy(value, {id(shared): shared for shared in left_out})

@@ -117,8 +117,9 @@ def test_the_shortest_case_of_a_fault_is_as_short_as_is_known(name):
     subject = fault.subject()
     result = explore(subject, Question(config, fault.level, snapshot=True), depth=fault.shortest)
     assert result.found
-    assert {len(found.case.operations) for found in result.found} == {fault.shortest}
-    assert fault.codes & {found.violation.code for found in result.found}
+    faults = [found for found in result.found if found.violation.kind == "fault"] or result.found
+    assert {len(found.case.operations) for found in faults} == {fault.shortest}
+    assert fault.codes & {found.violation.code for found in faults}
     for found in result.found:
         assert judged(subject, found.case, fault.level).violation == found.violation
 
@@ -143,6 +144,23 @@ def test_memory_that_an_answer_shares_with_the_allocator_is_state():
     result = explore(fault.subject(), Question(Config("token", 2), "contract", snapshot=True), depth=4)
     assert result.question.answers
     assert [found.violation.code for found in result.found] == ["ALIAS"]
+
+
+class TakesNegative:
+    """A negative size gives the whole pool, and all else is right."""
+
+    def alloc(self, need_size):
+        return super().alloc(self.num_pages if need_size < 0 else need_size)
+
+
+def test_misuse_that_harms_is_found_and_does_not_end_the_search():
+    question = Question(Config("token", 2), "contract")
+    result = explore(planted("token", TakesNegative), question)
+    assert [(f.violation.kind, f.violation.rule, len(f.case.operations)) for f in result.found] == [
+        ("misuse", "negative", 1)
+    ]
+    assert result.closed
+    assert result.states == explore(own("token"), question).states
 
 
 class CountsElsewhere:
@@ -309,7 +327,7 @@ def test_a_sound_subject_ends_with_0(tmp_path):
 def test_a_fault_ends_with_1_and_leaves_its_shortest_case(tmp_path):
     result = kvassay(tmp_path, "--impl", "tests.planted:stale_mapping", "--pages", 2, "--page-size", 2)
     assert result.exit_code == 1, result.output
-    assert "No case of fewer than 2 operation(s) has a finding." in result.stdout
+    assert "No finding has a shorter case" in result.stdout
     whole = json.loads((tmp_path / "report.json").read_text())
     finding = whole["findings"][0]
     assert (finding["code"], finding["length"], finding["minimal"]) == ("MAP", 2, True)
@@ -320,7 +338,7 @@ def test_a_fault_ends_with_1_and_leaves_its_shortest_case(tmp_path):
 def test_the_depth_is_kept(tmp_path):
     result = kvassay(tmp_path, "--impl", "paged", "--depth", 1)
     assert result.exit_code == 0
-    assert "Every sequence of 1 operations keeps every promise of level parity." in result.stdout
+    assert "Sequences of up to 1 operations, every promise kept at level parity." in result.stdout
     assert not json.loads((tmp_path / "report.json").read_text())["closed"]
 
 
