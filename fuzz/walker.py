@@ -192,7 +192,9 @@ class Walker:
                     violation = judge.end()
                 else:
                     spare = None
-                    violation = self._probed(reached.world, session, judge, misused=step.status == "misuse")
+                    misused = step.status == "misuse"
+                    world = reached.world if misused else step.after
+                    violation = self._probed(world, session, judge, misused)
                     reached.refusals_pass |= no_trace and violation is None
                 ended += violation is None
                 if violation is not None:

@@ -21,9 +21,9 @@ a pool is like one of them (`representative`):
 - both ends of a group, merge, clear; backup while there is no snapshot, and restore.
 
 Three things have no end by themselves, and are bounded. No request gets longer than the pool, what it gave back
-counted: one that gives back its first pages could grow for ever. A free_swa that names again, in one group, what
-waits already is judged, with what every case ends with, and the sequence ends there: the allocator's list of what
-it collected could grow for ever. And the snapshot is taken once.
+counted: one that gives back its first pages could grow for ever. A free_swa in a group that names again what was
+given up already is judged, with what every case ends with, and the sequence ends there: the allocator's list of
+what it collected could grow for ever. And the snapshot is taken once.
 
 CPU copies, and K and V, are left out.
 """
@@ -65,10 +65,11 @@ class Alphabet:
 
     @staticmethod
     def ends(step: Step) -> bool:
-        """Whether a sequence ends with this operation: misuse, and giving up in a group what waits already."""
-        before, after, call = step.before, step.after, step.call
-        waits = isinstance(call, FreeCall) and call.swa and before.group is not None
-        return step.status == "misuse" or (waits and (before.group, before.gone) == (after.group, after.gone))
+        """Whether a sequence ends with this operation: misuse, and giving up in a group what was given up."""
+        call, group = step.call, step.before.group
+        if not isinstance(call, FreeCall) or not call.swa or group is None:
+            return step.status == "misuse"
+        return any(uid in group.swa or uid in step.before.gone for uid, _, _ in call.runs)
 
     def _step(self, world: World, operation: Operation) -> Step:
         step = self._classified.get(operation)
