@@ -43,6 +43,7 @@ class Reached:
     world: World
     judge: Judge
     session: Session
+    path: Path
     trail: tuple[Step, ...]
     state: State
     refusals_pass: bool = False  # a refused misuse that changed nothing was followed by its probes already
@@ -85,7 +86,7 @@ class Walker:
         judge = self._judge.copy()
         session = self.branches.root
         violation = judge.begin(session.begin())
-        root = Reached(self.ledger.start(), judge, session, (), self.branches.state(session))
+        root = Reached(self.ledger.start(), judge, session, (), (), self.branches.state(session))
         key = self._digest(root)
         self._next[key] = root
         return key, violation
@@ -127,7 +128,8 @@ class Walker:
         self._known.add(key)
         reached = self._live.get(key)
         self._count += 1
-        if reached is not None and self._count % CHECKED_EVERY:
+        # Another way to the same state may have the requests' names the other way round, and so other places.
+        if reached is not None and reached.path == path and self._count % CHECKED_EVERY:
             return reached
         again = self._walked(path)
         if self._digest(again) != key:
@@ -146,7 +148,7 @@ class Walker:
         for step in trail:
             judge.check(step, session.apply(step))
             world = step.after
-        return Reached(world, judge, session, trail, self.branches.state(session))
+        return Reached(world, judge, session, path, trail, self.branches.state(session))
 
     def _branch(self, reached: Reached, spare: Session | None = None) -> tuple[Session, Judge]:
         if spare is not None:
@@ -205,7 +207,8 @@ class Walker:
             digests.append(key)
             if key not in self._known:
                 self._known.add(key)
-                self._next[key] = Reached(step.after, judge, session, (*reached.trail, step), state)
+                path, trail = (*reached.path, place), (*reached.trail, step)
+                self._next[key] = Reached(step.after, judge, session, path, trail, state)
                 spare = None
         return Expanded(tuple(places), tuple(digests), ended, tuple(wrong))
 

@@ -70,9 +70,11 @@ class State:
             return [
                 "dict", *((self._read(key, where), self._read(item, where)) for key, item in value.items())
             ]  # fmt: skip
-        if kind is set or kind is frozenset:
+        if (kind is set or kind is frozenset) and all(type(item) in PLAIN for item in value):
             return [kind.__name__, *sorted(map(repr, value))]
         if isinstance(value, NAMED):
+            if getattr(value, "__closure__", None):
+                raise UnreadableError(f"{where} holds a function with a closure, {value.__qualname__}")
             return [
                 kind.__name__,
                 getattr(value, "__module__", ""),
@@ -178,11 +180,15 @@ def _is_attributes(kind: type) -> bool:
     """Whether objects of this class are what is in their `__dict__`, and nothing else."""
     known = _ATTRIBUTES.get(kind)
     if known is None:
-        inherited = kind.__mro__[1:-1]
-        hidden = any(vars(base).get("__slots__") for base in kind.__mro__) or "__dict__" not in dir(kind)
-        built_in = any(not base.__flags__ & HEAP_TYPE for base in inherited)
-        known = _ATTRIBUTES[kind] = bool(kind.__flags__ & HEAP_TYPE) and not hidden and not built_in
+        slots = any(vars(base).get("__slots__") for base in kind.__mro__)
+        # As large as an object of a class without any field in C.
+        bare = (kind.__basicsize__, kind.__itemsize__) == (_Bare.__basicsize__, _Bare.__itemsize__)
+        known = _ATTRIBUTES[kind] = bare and not slots and kind.__dictoffset__ == _Bare.__dictoffset__
     return known
+
+
+class _Bare:
+    """What a class statement makes."""
 
 
 def _copies_itself(kind: type) -> bool:
@@ -191,7 +197,6 @@ def _copies_itself(kind: type) -> bool:
     return any(getattr(kind, name, None) is not getattr(object, name, None) for name in names)
 
 
-HEAP_TYPE = 1 << 9  # of CPython's type flags: made by a class statement
 _ATTRIBUTES: dict[type, bool] = {}
 _PLAINLY_COPIED: dict[type, bool] = {}
 

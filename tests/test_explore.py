@@ -1,7 +1,10 @@
 """Does the search see everything that there is on a small pool, and tell the shortest case of a fault?"""
 
 import json
+import random
+from collections import deque
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +20,7 @@ from fuzz.walker import Question
 from impl.branches import Branches
 from impl.child import ChildSubject
 from impl.names import local
-from impl.state import State, copied, deep_copied
+from impl.state import State, UnreadableError, copied, deep_copied
 from impl.subject import own
 from oracle import casefile
 from oracle.ops import Alloc, Case, Config, Extend, Free, GroupBegin, GroupEnd, Grow, Merge, Part
@@ -273,6 +276,36 @@ def test_the_state_is_the_same_for_the_same_and_other_for_each_difference():
     ]
     assert len({digest(value) for value in values}) == len(values)
     assert digest([twin, twin]) != digest([[1], [1]])
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+
+def closure():
+    hidden = [0]
+    return lambda: hidden.append(1)
+
+
+@pytest.mark.parametrize(
+    "value", [Slotted(), random.Random(0), closure(), partial(print), deque([1]), {Slotted()}, iter([1])]
+)
+def test_what_can_not_be_read_is_said_and_not_passed_over(value):
+    with pytest.raises(UnreadableError, match="holds a"):
+        State(([value],))
+
+
+class KeepsRandom:
+    """Has a part that nobody can compare."""
+
+    def clear(self):
+        super().clear()
+        self.chance = random.Random(0)
+
+
+def test_a_subject_whose_state_can_not_be_read_is_undecided():
+    with pytest.raises(UnreadableError, match=r"holds a random\.Random"):
+        explore(planted("token", KeepsRandom), Question(Config("token", 1), "contract"))
 
 
 # -- minimal cases -------------------------------------------------------------------------------------
