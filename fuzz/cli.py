@@ -9,18 +9,19 @@ import json
 import os
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from fuzz.cli_cases import replay, show
+from fuzz.console import LEVELS, UNDECIDED, refuse
+
 if TYPE_CHECKING:
     from fuzz.campaign import TaskResult
     from fuzz.run import RunReport
 
-USAGE, UNDECIDED = 2, 3
-LEVELS = ("contract", "parity", "hardened")
 BUDGETS = ("quick", "ci", "nightly")
 
 impl_option = click.option(
@@ -42,10 +43,8 @@ def main() -> None:
     """Judge the KV-cache pool allocators of LLM serving engines against a reference."""
 
 
-def refuse(message: str) -> NoReturn:
-    """One clear line, and exit code 2."""
-    click.echo(f"kvassay: {' '.join(message.split())}", err=True)
-    raise SystemExit(USAGE)
+main.add_command(replay)
+main.add_command(show)
 
 
 @main.command()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from oracle.batch import Batch
 from oracle.ops import Case, Operation
-from oracle.verdict import Violation
+from oracle.traits import Traits
+from oracle.verdict import Observation, Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Finding:
     case: the smallest case with it; for a relation, `other` are the operations of the second run; for the
     kernel tier, `batch` and `dtype` stand instead. check: the property that found it. cases: how many showed
     it. steered: the shape of step that was left out afterwards to go on behind it; empty where none did.
+    claims: what the subject claims on the case's pool; answers, other_answers: what it answered in both runs.
     """
 
     subject: str
@@ -34,6 +36,9 @@ class Finding:
     cases: int = 1
     steered: str = ""
     accepted: str = ""
+    claims: Traits | None = None
+    answers: tuple[Observation, ...] = ()
+    other_answers: tuple[Observation, ...] = ()
 
     @property
     def length(self) -> int:

@@ -130,31 +130,31 @@ def write_all(root: Path, reports: list[RunReport], options: Options, whole: dic
     (root / "cases").mkdir(parents=True, exist_ok=True)
     for report in reports:
         for finding in report.findings:
-            _write_case(root / "cases" / case_name(finding), finding, options)
+            file = case_file(finding, options.seed)
+            casefile.write(root / "cases" / case_name(finding), file)
     _write(root / "junit.xml", junit(reports))
     _write(root / "report.json", json.dumps(whole, indent=1) + "\n")
 
 
-def _write_case(path: Path, finding: Finding, options: Options) -> None:
+def case_file(finding: Finding, seed: int) -> casefile.CaseFile | casefile.BatchFile:
+    """What is written down of a finding: its case, what the subject answered, and what was wrong."""
     if finding.batch is not None:
-        batch = {name: getattr(finding.batch, name) for name in finding.batch.__slots__}
-        violation = {"code": finding.violation.code, "summary": finding.violation.summary}
-        whole = {"schema": SCHEMA, "kind": "kvassay batch", "engine": finding.subject, "dtype": finding.dtype}
-        _write(path, json.dumps({**whole, "batch": batch, "finding": violation}, indent=1) + "\n")
-        return
+        return casefile.BatchFile(
+            finding.batch, finding.subject, finding.dtype, versions=versions(), finding=finding.violation
+        )
     assert finding.case is not None
-    casefile.write(
-        path,
-        casefile.CaseFile(
-            finding.case,
-            subject=finding.subject,
-            level=finding.level,
-            seed=options.seed,
-            versions=versions(),
-            relation=finding.relation,
-            other=finding.other,
-            finding=finding.violation,
-        ),
+    return casefile.CaseFile(
+        finding.case,
+        subject=finding.subject,
+        level=finding.level,
+        seed=seed,
+        versions=versions(),
+        relation=finding.relation,
+        other=finding.other,
+        finding=finding.violation,
+        claims=finding.claims,
+        answers=finding.answers,
+        other_answers=finding.other_answers,
     )
 
 
