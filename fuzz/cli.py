@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fuzz.cli_cases import replay, show
+from fuzz.cli_cases import export, replay, show
 from fuzz.console import LEVELS, UNDECIDED, refuse
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def main() -> None:
 
 main.add_command(replay)
 main.add_command(show)
+main.add_command(export)
 
 
 @main.command()

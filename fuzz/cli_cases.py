@@ -126,3 +126,34 @@ def show(
     except OSError as error:
         refuse(f"{target} can't be written: {error.strerror}")
     click.echo(target)
+
+
+@click.command()
+@case_argument
+@path_option
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="The folder.  [default: beside CASE]"
+)
+def export(case: Path, path: str, out: Path | None) -> None:
+    """A case's finding as Python that runs without kvassay: NAME.py, a script, and test_NAME.py, for pytest.
+
+    Both make the allocator by its own constructor, make the calls with real tensors, and fail where the finding
+    says. The gate writes them beside each case file.
+    """
+    from fuzz.constructors import NoHandover
+    from fuzz.handover import write
+    from impl.errors import SubjectError
+    from oracle.casefile import CaseError, read_any
+
+    try:
+        file = read_any(case)
+        target = (out or case.parent) / case.name
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+        written = write(target, file, path)
+    except (CaseError, SubjectError, NoHandover) as error:
+        refuse(str(error))
+    except OSError as error:
+        refuse(f"{error.filename} can't be written: {error.strerror}")
+    for file_ in written:
+        click.echo(file_)

@@ -8,6 +8,7 @@ import platform
 import re
 import tempfile
 import xml.etree.ElementTree as ET
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fuzz import handover
+from fuzz.constructors import NoHandover
 from fuzz.findings import Finding
 from fuzz.run import KERNEL, Options, RunReport
 from oracle import casefile
@@ -131,7 +134,10 @@ def write_all(root: Path, reports: list[RunReport], options: Options, whole: dic
     for report in reports:
         for finding in report.findings:
             file = case_file(finding, options.seed)
-            casefile.write(root / "cases" / case_name(finding), file)
+            path = root / "cases" / case_name(finding)
+            casefile.write(path, file)
+            with suppress(NoHandover):  # `kvassay export` says why there is none
+                handover.write(path, file, options.path)
     _write(root / "junit.xml", junit(reports))
     _write(root / "report.json", json.dumps(whole, indent=1) + "\n")
 

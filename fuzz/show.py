@@ -14,7 +14,7 @@ from rich.text import Text
 from fuzz.film import Answer, Film, Held, document, film, owners_of
 from oracle.casefile import CaseError, CaseFile
 from oracle.numbers import packed
-from oracle.ops import Config, config_sentence, sentence
+from oracle.ops import config_sentence, sentence
 from oracle.verdict import Violation
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from oracle.records import (
     text_of,
     value_of,
     write_text,
-    wrong,
     written,
+    wrong,
 )
 from oracle.traits import Traits
 from oracle.verdict import Observation, Violation
