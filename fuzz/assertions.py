@@ -312,8 +312,10 @@ def _mapping(emitter: Emitter, world: World, seen: Observation, violation: Viola
     if seen.mapping is None:
         return None
     translate = "allocator.translate_loc_from_full_to_swa"
-    if seen.nowhere not in (None, -1):
+    if seen.mismapped.startswith("-1"):
         return Claim(_asserted(violation, f"int({translate}(ints(-1))[0]) == -1"))
+    if seen.mismapped:
+        raise NoHandover("how the mapping departs from what is promised is not told in Python: replay it")
     config, size, binding = emitter.config, emitter.config.page_size, _binding(emitter)
     waiting = world.group.swa if world.group is not None else frozenset()
     partly = world.group.parts if world.group is not None else {}

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from fuzz.campaign import campaign
+from fuzz.explained import Explained
 from fuzz.forked import in_fork, spawned
 from fuzz.mutator import Mutant, Source
 from fuzz.run import start_worker
@@ -256,35 +257,28 @@ def _try(
     return "survived", ""
 
 
-# -- what is proven to be equivalent -------------------------------------------------------------------
+# -- what is known of those that live --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Equivalent:
-    """A change that makes no difference to anybody, and why; or a survivor and its reason (`proven` false)."""
+def explain(score: Score, known: Sequence[Explained], whole: bool = False) -> tuple[Score, list[Explained]]:
+    """The score with reasons on its survivors, proven equivalents left out; and the entries that fit no mutant.
 
-    function: str
-    text: str
-    before: str
-    after: str
-    reason: str
-    proven: bool = True
-
-
-def explained(score: Score, known: Sequence[Equivalent]) -> tuple[Score, list[Equivalent]]:
-    """The score with reasons on its survivors, proven equivalents left out; and the entries that fit nothing."""
-    by_key = {(e.function, e.text, e.before, e.after): e for e in known}
-    used: set[Equivalent] = set()
+    whole: every entry has to fit; else only those of the modules that were changed.
+    """
+    entries = {entry.key: entry for entry in known}
+    modules = {fate.mutant.module for fate in score.fates}
+    used: set[Explained] = set()
     fates = []
     for fate in score.fates:
-        m = fate.mutant
-        entry = by_key.get((f"{m.module}:{m.function}", m.text, m.before, m.after))
+        mutant = fate.mutant
+        entry = entries.get((f"{mutant.module}:{mutant.function}", mutant.text, mutant.before, mutant.after))
         if entry is not None:
             used.add(entry)
             if fate.fate == "survived":
                 fate = replace(fate, reason=entry.reason, fate="equivalent" if entry.proven else "survived")
         fates.append(fate)
-    return Score(fates, score.undriven, score.seconds), [e for e in known if e not in used]
+    asked = [entry for entry in known if whole or entry.function.partition(":")[0] in modules]
+    return Score(fates, score.undriven, score.seconds), [entry for entry in asked if entry not in used]
 
 
 def survivors(score: Score) -> Iterator[Fate]:

@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fuzz import handover
+from fuzz.canary import Canary
 from fuzz.constructors import NoHandover
 from fuzz.findings import Finding
 from fuzz.run import KERNEL, Options, RunReport
@@ -48,11 +49,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def document(reports: list[RunReport], options: Options) -> dict[str, Any]:
+def document(reports: list[RunReport], options: Options, canary: Canary) -> dict[str, Any]:
     """The run as one JSON document (see DESIGN.md, The command line)."""
     return {
         "schema": SCHEMA,
-        "verdict": verdict_of(reports),
+        "verdict": verdict_of(reports) if canary.found else "error",
+        "canary": str(canary),
         "versions": versions(),
         "runs": [_run(report, options) for report in reports],
     }
@@ -138,7 +140,8 @@ def write_all(root: Path, reports: list[RunReport], options: Options, whole: dic
             casefile.write(path, file)
             with suppress(NoHandover):  # `kvassay export` says why there is none
                 handover.write(path, file, options.path)
-    _write(root / "junit.xml", junit(reports))
+    broken = "" if reports else f"nothing was judged: canary {whole['canary']}"
+    _write(root / "junit.xml", junit(reports, broken))
     _write(root / "report.json", json.dumps(whole, indent=1) + "\n")
 
 
@@ -171,9 +174,16 @@ def _write(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def junit(reports: list[RunReport]) -> str:
-    """JUnit XML: a suite for each run, a test case for each property, failures in words."""
+def junit(reports: list[RunReport], broken: str = "") -> str:
+    """JUnit XML: a suite for each run, a test case for each property, failures in words.
+
+    broken: why there is no run to tell of, which must not look like a run without failures.
+    """
     root = ET.Element("testsuites", name="kvassay")
+    if broken:
+        suite = ET.SubElement(root, "testsuite", name="the gate itself", tests="1", failures="0", errors="1")
+        case = ET.SubElement(suite, "testcase", classname="kvassay", name="canary")
+        ET.SubElement(case, "error", message=broken)
     for report in reports:
         target = report.target
         suite = ET.SubElement(root, "testsuite", name=f"{target.name} at {target.level}")

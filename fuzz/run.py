@@ -22,7 +22,7 @@ from fuzz.findings import Accepted, Finding, accept, distinct
 from impl.child import ChildEngine
 from impl.engines import OWN_ENGINES, EngineSubject, local_engine
 from impl.errors import SubjectError
-from impl.names import OWN, parse, resolve
+from impl.names import DEFECT, OWN, known_defect, parse, resolve
 from impl.subject import Space, Subject
 from oracle.codes import CODES
 from oracle.traits import RULES, Traits
@@ -32,7 +32,8 @@ from properties.sources import SeededSource
 from properties.workload import NONE, draw_config
 
 OWN_LEVELS = ("parity", "hardened")
-INTERPRETED = ("paged[engine=triton]", "swa[engine=triton]")  # sampled: Triton's interpreter is slow
+# Our kernels, on a CPU: emulated in full, and sampled in Triton's interpreter, which is slow.
+ON_CPU = ("paged[engine=emulator]", "swa[engine=emulator]", "paged[engine=triton]", "swa[engine=triton]")
 KERNEL, ALLOCATOR = "kernel", "allocator"
 
 
@@ -116,16 +117,23 @@ Progress = Callable[[RunReport, TaskResult | None], None]
 
 def targets_for(names: tuple[str, ...], level: str, tier: str, device: str = "cpu") -> tuple[Target, ...]:
     """What a gate runs: without names the project's own; without a level what each kind of subject is held to."""
+    engines = tuple(name for name in OWN_ENGINES if device == "cpu" or name != "emulator")
     if tier == KERNEL:
-        return tuple(Target(name, "contract", KERNEL) for name in names or OWN_ENGINES)
+        return tuple(Target(name, "contract", KERNEL) for name in names or engines)
     chosen: list[Target] = []
-    interpreted = INTERPRETED if device == "cpu" else ()
-    for name in names or (*OWN, *interpreted):
-        levels = (level,) if level else OWN_LEVELS if parse(name).base in OWN else ("contract",)
-        chosen += [Target(name, each) for each in levels]
+    for name in names or (*OWN, *(ON_CPU if device == "cpu" else ())):
+        chosen += [Target(name, each) for each in ((level,) if level else levels_of(name))]
     if not names:
-        chosen += [Target(name, "contract", KERNEL) for name in OWN_ENGINES]
+        chosen += [Target(name, "contract", KERNEL) for name in engines]
     return tuple(chosen)
+
+
+def levels_of(name: str) -> tuple[str, ...]:
+    """What a subject is held to where nobody says: defects to the level that shows them."""
+    base = parse(name).base
+    if base.startswith(DEFECT):
+        return (known_defect(base).level,)
+    return OWN_LEVELS if base in OWN else ("contract",)
 
 
 def run(options: Options, progress: Progress) -> Iterator[RunReport]:

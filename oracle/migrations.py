@@ -27,16 +27,25 @@ def migrated(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_2(document: dict[str, Any]) -> dict[str, Any]:
-    """Numbers became text (`oracle.numbers`), and the finding of a batch a whole one."""
+    """Numbers became text (`oracle.numbers`), the slot of -1 a sentence, and the finding of a batch a whole one."""
     new = dict(document)
     if isinstance(document.get("answers"), list):
-        new["answers"] = [_texts(answer, ("slots", "mapping", "lists")) for answer in document["answers"]]
+        new["answers"] = [_answer(answer) for answer in document["answers"]]
     batch, finding = document.get("batch"), document.get("finding")
     if isinstance(batch, dict):
         new["batch"] = _texts(batch, ("prefix", "seq", "last", "free"))
         if isinstance(finding, dict):
             method = "alloc_decode" if batch.get("decode") else "alloc_extend"
             new["finding"] = {"kind": "fault", "index": 0, "operation": method, **finding}
+    return new
+
+
+def _answer(value: Any) -> Any:
+    new = _texts(value, ("slots", "mapping", "lists"))
+    if isinstance(new, dict) and type(new.get("nowhere")) is int:
+        nowhere = new.pop("nowhere")
+        if nowhere != -1:
+            new["mismapped"] = f"-1, which stands for no slot, maps to {nowhere}"
     return new
 
 

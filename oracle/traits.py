@@ -76,7 +76,8 @@ class Traits:
     free_full: slots whose window half is gone are freed with `free_full`, and not with `free`.
     dialect: its exact order, or None where it claims none (then there is no parity level).
     attributes: what callers read of it, and a new allocator has right (`impl.session`, `attributes_of`).
-    translates_none: the SWA slot of -1 is -1, so that a request without a last token stays one.
+    translates: dtype of the SWA slots of full slots, where it is promised; then -1 stays -1, so that a request
+    without a last token stays one, and the KV cache has the same mapping.
     """
 
     operations: frozenset[str] = ALWAYS | OPTIONAL
@@ -87,7 +88,7 @@ class Traits:
     free_full: bool = False
     dialect: Dialect | None = None
     attributes: frozenset[str] = frozenset()
-    translates_none: bool = False
+    translates: str = ""
 
     def dtype_of(self, method: str) -> str:
         """The index dtype promised for a method's answer."""

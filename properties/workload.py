@@ -54,6 +54,7 @@ def draw_config(source: Source, space: Space, level: str, avoid: frozenset[str] 
         and pages * page_size <= KV_SLOTS
         and chance(source, 4)
         and "with K and V" not in avoid,
+        undefined=space.undefined and not chance(source, 4) and "with undefined lanes" not in avoid,
     )
     # What the name fixes and what was drawn have to go together.
     spare = min(config.spare, space.fixed.get("page_size", page_size) - 1)
@@ -100,6 +101,7 @@ class Workload:
             (self._free, "free", 6), (self._cut, "free", 2), (self._free_swa, "free_swa", 3),
             (self._group, "free_group_begin", 4), (self._merge, "merge_and_sort_free", 1),
             (self._state, "backup_state", 2), (self._clear, "clear", 1),
+            # Without K and V there is nothing to copy; with them, a copy is what they are there for.
             (self._copy, "get_cpu_copy", 4 if self.config.data else 0),
         ]  # fmt: skip
         have = self.ledger.traits.operations

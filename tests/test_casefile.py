@@ -316,12 +316,19 @@ def test_a_case_of_schema_1_is_read_as_today() -> None:
     assert json.loads((KEPT / "schema-1.json").read_text())["schema"] == 1
     assert old.answers[0] == Observation(
         "slots", (2, 3, 4), available=0, full=2, window=0, lists=((3,), (), (), ()),
-        mapping=(0, 0, 2, 3, 4, 0, 0, 0), forecast=2, nowhere=-1,
+        mapping=(0, 0, 2, 3, 4, 0, 0, 0), forecast=2,
     )  # fmt: skip
     assert old.finding is not None
     assert old.finding.code == "MAP"
     assert encode(old)["schema"] == 2
     assert loads(dumps(old)) == old
+
+
+def test_the_slot_of_minus_one_became_a_sentence() -> None:
+    document = json.loads((KEPT / "schema-1.json").read_text())
+    document["answers"][0]["nowhere"] = 7
+    assert decode(document).answers[0].mismapped == "-1, which stands for no slot, maps to 7"
+    assert decode(document).answers[1].mismapped == ""
 
 
 def test_a_batch_of_schema_1_is_read_as_today() -> None:
