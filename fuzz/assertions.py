@@ -58,7 +58,8 @@ def claim_of(emitter: Emitter, violation: Violation) -> Claim:
     if not emitter.steps or violation.operation == "__init__":
         return Claim(first=tuple(_new_allocator(emitter, violation)))
     step, seen = emitter.steps[-1], emitter.answers[-1]
-    if seen.outcome == "crashed":
+    past_the_list = seen.guard.startswith("out-of-bounds load") and "free_page_ptr" in seen.guard
+    if seen.outcome == "crashed" or (past_the_list and emitter.maker.fenced):
         return Claim(crashes=True)
     if seen.guard:
         raise NoHandover(
@@ -80,6 +81,9 @@ def _asserted(violation: Violation, condition: str) -> Late:
 
 def _new_allocator(emitter: Emitter, violation: Violation) -> Iterator[str]:
     config = emitter.config
+    if violation.code == "MAP":
+        yield says(_mismapped(violation.summary, emitter.claims.translates), violation)
+        return
     name = violation.summary.removeprefix("of a new allocator ").partition(" is ")[0]
     if violation.code == "TYPE" and name.isidentifier():
         right = {
@@ -99,11 +103,19 @@ def _available(emitter: Emitter, world: World) -> int:
     return (min(world.free, world.swa_free) if config.swa_pages else world.free) * config.page_size
 
 
-def _raises(violation: Violation) -> Callable[[Lines], Iterator[str]]:
+BY_ASKING = "(asked for its state)"
+ASKED = {
+    False: ("allocator.available_size()", "lists()"),
+    True: ("allocator.full_available_size()", "allocator.swa_available_size()", "lists()"),
+}
+
+
+def _raises(violation: Violation, asked: tuple[str, ...]) -> Callable[[Lines], Iterator[str]]:
+    """asked: what is asked of its state behind the call, where that is what raised."""
     text = quoted(violation.summary)
 
     def wrap(call: Lines) -> Iterator[str]:
-        yield from ("try:", *(f"    {line}" for line in call), "except Exception as error:")
+        yield from ("try:", *(f"    {line}" for line in (*call, *asked)), "except Exception as error:")
         yield f"    raise AssertionError({text}) from error"
 
     return wrap
@@ -114,7 +126,11 @@ def _raises(violation: Violation) -> Callable[[Lines], Iterator[str]]:
 
 def _legal(emitter: Emitter, step: Step, seen: Observation, violation: Violation) -> Claim:
     if seen.outcome == "raised":
-        return Claim(wrap=_raises(violation))
+        return Claim(
+            wrap=_raises(
+                violation, ASKED[emitter.config.kind == "swa"] if seen.error.endswith(BY_ASKING) else ()
+            )
+        )
     if isinstance(step.call, AllocCall | BatchCall):
         lines = _answer(emitter, step, seen, violation)
         if lines is not None:
@@ -308,14 +324,23 @@ def _free_and_held(emitter: Emitter, first: str, world: World, violation: Violat
     return [*lines, says("not held.intersection(free)", violation)]
 
 
+TRANSLATE = "allocator.translate_loc_from_full_to_swa"
+
+
+def _mismapped(text: str, dtype: str) -> str:
+    if text.startswith("-1"):
+        return f"int({TRANSLATE}(ints(-1))[0]) == -1"
+    if text.startswith("translated slots"):
+        return f"{TRANSLATE}(ints(-1, 0)).dtype == torch.{dtype}"
+    return "allocator.get_kvcache().full_to_swa_index_mapping is allocator.full_to_swa_index_mapping"
+
+
 def _mapping(emitter: Emitter, world: World, seen: Observation, violation: Violation) -> Claim | None:
     if seen.mapping is None:
         return None
-    translate = "allocator.translate_loc_from_full_to_swa"
-    if seen.mismapped.startswith("-1"):
-        return Claim(_asserted(violation, f"int({translate}(ints(-1))[0]) == -1"))
+    translate = TRANSLATE
     if seen.mismapped:
-        raise NoHandover("how the mapping departs from what is promised is not told in Python: replay it")
+        return Claim(_asserted(violation, _mismapped(seen.mismapped, emitter.claims.translates)))
     config, size, binding = emitter.config, emitter.config.page_size, _binding(emitter)
     waiting = world.group.swa if world.group is not None else frozenset()
     partly = world.group.parts if world.group is not None else {}
@@ -364,6 +389,9 @@ def _of_slots(uid: int, count: int, condition: str, violation: Violation, first:
         step = emitter.steps[-1]
         place = next((at for fresh, at, _ in step.fresh if fresh == uid), None)
         slots = f"answer[{place}:{place + count}]" if place is not None else emitter.slots([(uid, 0, count)])
+        for grown, offset, at, more in step.grown:
+            if grown == uid:
+                slots = f"joined({emitter.slots([(uid, 0, offset)])}, answer[{at}:{at + more}])"
         lines = [first.format(slots)] if first else []
         return [*lines, says(condition.format(slots), violation)]
 
@@ -415,7 +443,7 @@ def _damaged(emitter: Emitter, step: Step, violation: Violation) -> Claim:
         return [
             "for layer in range(kv.layers):",
             f"    k, v = kv.get_kv(layer, {late.slots(runs)})",
-            f"    right = torch.tensor({stamps}, dtype=k.dtype).view(-1, 1, 1).expand(k.shape)",
+            f"    right = torch.tensor({stamps}, dtype=k.dtype).view(-1, 1, 1).expand(k.shape) * (layer + 1)",
             "    " + says("torch.equal(k, right) and torch.equal(v, -right)", violation),
         ]
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from impl.names import OWN, parse, plug_ins
+from impl.names import DEFECT, OWN, parse, plug_ins
 from impl.sglang_fetch import checkout, fetch, installed
 from oracle.ops import Config
 
-ENGINES = {"torch": ("impl.torch_engine", "TorchEngine"), "triton": ("impl.kernels", "TritonEngine")}
+ENGINES = {
+    "torch": ("impl.torch_engine", "TorchEngine"),
+    "triton": ("impl.kernels", "TritonEngine"),
+}
 _CLASSES = {
     "token": ("TokenToKVPoolAllocator",),
     "paged": ("PagedTokenToKVPoolAllocator",),
@@ -45,18 +48,16 @@ def maker_of(name: str, config: Config, tree: str = "") -> Maker:
     """The lines for a subject's name. NoHandover where there are none. tree: `--path`."""
     parsed = parse(name)
     base = parsed.base
-    if base in OWN:
+    if base in OWN and parsed.engine in ("", *ENGINES):
         return _own(base, config, parsed.engine)
+    if base in OWN:
+        return _by_name(f"{base}[engine={parsed.engine}]", config)
     if base.startswith(("sglang@", "sglang:")):
         return _sglang(base, config, tree)
-    if base.partition(":")[0].isidentifier() and base.startswith("defect:"):
+    if base.startswith(DEFECT):
         return _by_name(name, config)
     target = plug_ins()[base].value if base in plug_ins() else base
     return _factory(target, config)
-
-
-def _options(config: Config, **more: object) -> str:
-    return ", ".join(f"{key}={value}" for key, value in more.items())
 
 
 def _own(base: str, config: Config, engine: str) -> Maker:
@@ -81,8 +82,6 @@ def _own(base: str, config: Config, engine: str) -> Maker:
         kvcache = "kv"
     options = f'dtype=torch.float32, device="cpu", kvcache={kvcache}, need_sort={config.need_sort}, debug={config.debug}'
     if engine:
-        if engine not in ENGINES:
-            raise NoHandover(f"there is no line of Python for engine {engine}")
         source, kind = ENGINES[engine]
         imports.append(f"from {source} import {kind}")
         options += f", engine={kind}()"
@@ -90,9 +89,12 @@ def _own(base: str, config: Config, engine: str) -> Maker:
     return Maker(tuple(imports), call, tuple(setup))
 
 
+def _literal(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
 def _pool(config: Config) -> str:
-    fields = ("kind", "pages", "page_size", "swa_pages", "need_sort", "debug", "spare", "overwrite", "data")
-    values = [f"{field}={getattr(config, field)!r}" for field in fields]
+    values = [f"{field.name}={_literal(getattr(config, field.name))}" for field in fields(config)]
     return ", ".join([*values, f"size={config.size}", f"extends={config.extends}"])
 
 
@@ -115,9 +117,14 @@ def _factory(target: str, config: Config) -> Maker:
 
 def _by_name(name: str, config: Config) -> Maker:
     imports = ("from impl.names import local", "from oracle.ops import Config")
-    fields = ", ".join(f"{f}={getattr(config, f)!r}" for f in config.__slots__)
-    setup = (f"pool = Config({fields})",)
-    return Maker(imports, f"local({name!r}).make(pool).allocator", setup)
+    given = ", ".join(
+        f"{f.name}={_literal(getattr(config, f.name))}"
+        for f in fields(config)
+        if getattr(config, f.name) != f.default
+    )
+    setup = (f"pool = Config({given})",)
+    after = ("kv = allocator.get_kvcache()",) if config.data and config.kind != "swa" else ()
+    return Maker(imports, f'local("{name}").make(pool).allocator', setup, after)
 
 
 # -- SGLang --------------------------------------------------------------------------------------------

@@ -402,7 +402,7 @@ class Emitter:
         self._stamp += total
         yield f"rows = torch.arange({first}.0, {first + total}.0).view(-1, 1, 1).expand(-1, *kv.k_buffer[0].shape[1:])"
         yield "for layer in range(kv.layers):"
-        yield "    kv.set_kv(layer, answer, rows, -rows)"
+        yield "    kv.set_kv(layer, answer, rows * (layer + 1), -rows * (layer + 1))"
 
     def stamps(self, runs: Iterable[Run]) -> tuple[list[Run], list[int]]:
         """What was written at runs, where that is known: the runs of it, and the numbers."""
@@ -585,6 +585,8 @@ def _batch(file: BatchFile) -> tuple[str, list[str], str]:
     module, _, name = file.engine.partition(":")
     if file.engine in ENGINES:
         module, name = ENGINES[file.engine]
+    if not name:
+        raise NoHandover(f"there is no line of Python for engine {file.engine}: replay it")
     batch, method = file.batch, "decode" if file.batch.decode else "extend"
     given = [("prefix_lens", batch.prefix), ("seq_lens", batch.seq), ("last_loc", batch.last)]
     lines = [
