@@ -232,6 +232,7 @@ def test_a_finding_ends_with_1_and_its_case_shows_it_again(found):
     assert {f"cases/{path.name}" for path in (out / "cases").glob("*.json")} == {
         f["case"] for f in run["findings"]
     }
+    assert len(list((out / "cases").glob("*.py"))) == 2 * len(run["findings"])  # a script, and a test
 
     suite = ET.parse(out / "junit.xml").getroot()[0]
     failures = suite.findall("testcase/failure")
