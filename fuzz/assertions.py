@@ -3,54 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fuzz.claim import Claim, Late, Lines, asserted, quoted, says
+from fuzz.claim_state import available, binding_of, free_and_held, listed, mismapped, state_claim
 from fuzz.constructors import NoHandover
 from oracle.ops import Case
 from oracle.verdict import Observation, Violation
 from oracle.world import AllocCall, BatchCall, FreeCall, StateCall, Step, World
 
 if TYPE_CHECKING:
-    from fuzz.handover import Emitter
-
-Lines = list[str]
-Late = Callable[["Emitter"], Lines]  # lines that need to know which variable has which slots
-
-
-def _none(_: Emitter) -> Lines:
-    return []
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The lines around the call that is wrong.
-
-    after, before: behind and in front of it. wrap: the call itself, where an error is part of the finding.
-    first: in front of all. kept_at: behind earlier steps. data: K and V are written; watches: answers are kept;
-    crashes: the process is to die.
-    """
-
-    after: Late = _none
-    before: Late = _none
-    wrap: Callable[[Lines], Iterator[str]] | None = None
-    first: tuple[str, ...] = ()
-    kept_at: dict[int, Late] = field(default_factory=dict)
-    data: bool = False
-    watches: bool = False
-    crashes: bool = False
-
-
-def quoted(text: str) -> str:
-    """A text as a literal of Python, in double quotes where that needs no escape."""
-    text = text.encode("utf-8", "backslashreplace").decode()
-    plain = repr(text)
-    return f'"{plain[1:-1]}"' if plain.startswith("'") and '"' not in plain else plain
-
-
-def says(condition: str, violation: Violation) -> str:
-    """An assertion with the finding's sentence."""
-    return f"assert {condition}, {quoted(violation.summary)}"
+    from fuzz.emitter import Emitter
 
 
 def claim_of(emitter: Emitter, violation: Violation) -> Claim:
@@ -66,7 +30,7 @@ def claim_of(emitter: Emitter, violation: Violation) -> Claim:
             "what lies outside the arguments shows under the emulator or between guard zones only"
         )
     if seen.disturbed:
-        return Claim(_asserted(violation, "all(tensor.tolist() == values for tensor, values in kept)"),
+        return Claim(asserted(violation, "all(tensor.tolist() == values for tensor, values in kept)"),
                      first=("kept = []",), watches=True)  # fmt: skip
     if seen.damaged:
         return _damaged(emitter, step, violation)
@@ -75,14 +39,10 @@ def claim_of(emitter: Emitter, violation: Violation) -> Claim:
     return _legal(emitter, step, seen, violation)
 
 
-def _asserted(violation: Violation, condition: str) -> Late:
-    return lambda _: [says(condition, violation)]
-
-
 def _new_allocator(emitter: Emitter, violation: Violation) -> Iterator[str]:
     config = emitter.config
     if violation.code == "MAP":
-        yield says(_mismapped(violation.summary, emitter.claims.translates), violation)
+        yield says(mismapped(violation.summary, emitter.claims.translates), violation)
         return
     name = violation.summary.removeprefix("of a new allocator ").partition(" is ")[0]
     if violation.code == "TYPE" and name.isidentifier():
@@ -93,14 +53,9 @@ def _new_allocator(emitter: Emitter, violation: Violation) -> Iterator[str]:
         yield says(f"getattr(allocator, {name!r}, None) == {right.get(name)!r}", violation)
         return
     yield says(
-        f"allocator.available_size() == {_available(emitter, World(config.pages, config.swa_pages))}",
+        f"allocator.available_size() == {available(emitter, World(config.pages, config.swa_pages))}",
         violation,
     )
-
-
-def _available(emitter: Emitter, world: World) -> int:
-    config = emitter.config
-    return (min(world.free, world.swa_free) if config.swa_pages else world.free) * config.page_size
 
 
 BY_ASKING = "(asked for its state)"
@@ -138,28 +93,28 @@ def _legal(emitter: Emitter, step: Step, seen: Observation, violation: Violation
     claim = _state_call(emitter, step, seen, violation)
     if claim is not None:
         return claim
-    return _state(emitter, step.after, seen, violation) or _parity(emitter, step, seen, violation)
+    return state_claim(emitter, step.after, seen, violation) or _parity(emitter, step, seen, violation)
 
 
 def _answer(emitter: Emitter, step: Step, seen: Observation, violation: Violation) -> Late | None:
     """What is wrong with the answer of an allocation; None where nothing is."""
     size, got = emitter.config.page_size, seen.slots
     if seen.outcome == "odd":
-        return _asserted(violation, "isinstance(answer, torch.Tensor)")
+        return asserted(violation, "isinstance(answer, torch.Tensor)")
     if not step.fits:
-        return None if seen.outcome == "none" else _asserted(violation, "answer is None")
+        return None if seen.outcome == "none" else asserted(violation, "answer is None")
     if seen.outcome == "none":
-        return _asserted(violation, "answer is not None")
+        return asserted(violation, "answer is not None")
     if seen.tensor:
-        return _asserted(violation, _tensor(emitter, seen.tensor, violation))
+        return asserted(violation, _tensor(emitter, seen.tensor, violation))
     if len(got) != step.tokens:
-        return _asserted(violation, f"answer.numel() == {step.tokens}")
+        return asserted(violation, f"answer.numel() == {step.tokens}")
     if seen.forecast is not None and seen.forecast < len(step.fresh):
         call = step.call
         assert isinstance(call, BatchCall)
         forecast = f"allocator.estimated_num_new_pages({len(call.seq)}, {call.total})"
-        return _asserted(violation, f"{forecast} >= {len(step.fresh)}")
-    binding = _binding(emitter)
+        return asserted(violation, f"{forecast} >= {len(step.fresh)}")
+    binding = binding_of(emitter)
     for uid, offset, place, count in step.grown:
         first = binding[uid] * size + offset
         piece = got[place : place + count]
@@ -169,7 +124,7 @@ def _answer(emitter: Emitter, step: Step, seen: Observation, violation: Violatio
         first = got[place]
         piece = got[place : place + count]
         if any(not size <= slot < (emitter.config.pages + 1) * size for slot in piece):
-            return _asserted(violation, _inside(emitter, f"answer[{place}:{place + count}]"))
+            return asserted(violation, _inside(emitter, f"answer[{place}:{place + count}]"))
         if first % size or piece != tuple(range(first, first + count)):
             return _fresh(violation, size, place, count)
     pages = [got[place] // size for _, place, _ in step.fresh]
@@ -221,16 +176,6 @@ def _fresh(violation: Violation, size: int, place: int, count: int) -> Late:
     return lambda _: lines
 
 
-def _binding(emitter: Emitter) -> dict[int, int]:
-    """The page of each uid, by the answers up to the last."""
-    pages: dict[int, int] = {}
-    for step, seen in zip(emitter.steps, emitter.answers, strict=True):
-        for uid, place, _ in step.fresh:
-            if step.status == "legal" and place < len(seen.slots):
-                pages[uid] = seen.slots[place] // emitter.config.page_size
-    return pages
-
-
 def _bound_before(emitter: Emitter) -> set[int]:
     """The uids that are held, or wait, when the last step is asked."""
     world = emitter.steps[-1].before
@@ -243,7 +188,7 @@ def _state_call(emitter: Emitter, step: Step, seen: Observation, violation: Viol
     if not isinstance(step.call, StateCall) or seen.lists is None:
         return None
     if step.call.method == "clear" and violation.summary.startswith("free list"):
-        return Claim(_asserted(violation, "lists() == new"), first=("new = lists()",))
+        return Claim(asserted(violation, "lists() == new"), first=("new = lists()",))
     if step.call.method == "restore_state" and "was saved, and now" in violation.summary:
         name = step.call.name
         saved = max(
@@ -251,167 +196,8 @@ def _state_call(emitter: Emitter, step: Step, seen: Observation, violation: Viol
             for at, earlier in enumerate(emitter.steps[:-1])
             if isinstance(earlier.call, StateCall) and earlier.call == StateCall("backup_state", name)
         )
-        return Claim(_asserted(violation, "lists() == then"), kept_at={saved: lambda _: ["then = lists()"]})
+        return Claim(asserted(violation, "lists() == then"), kept_at={saved: lambda _: ["then = lists()"]})
     return None
-
-
-# -- the state -----------------------------------------------------------------------------------------
-
-
-def _state(emitter: Emitter, world: World, seen: Observation, violation: Violation) -> Claim | None:
-    """What is wrong with what the allocator says that it has: counts, lists, mapping."""
-    condition = _counts(emitter, world, seen)
-    if condition:
-        return Claim(_asserted(violation, condition))
-    lines = _lists(emitter, world, seen, violation)
-    if lines is not None:
-        return Claim(lines)
-    return _mapping(emitter, world, seen, violation)
-
-
-def _counts(emitter: Emitter, world: World, seen: Observation) -> str:
-    size = emitter.config.page_size
-    for what, got, right in (
-        ("available_size", seen.available, _available(emitter, world)),
-        ("full_available_size", seen.full, world.free * size),
-        ("swa_available_size", seen.window, world.swa_free * size),
-    ):
-        if got is not None and got != right:
-            return f"allocator.{what}() == {right}"
-    return ""
-
-
-def _held_in(world: World) -> list[int]:
-    uids = [uid for request in world.requests.values() for uid in request.pages if uid]
-    waiting = (*world.group.pages, *world.group.parts) if world.group is not None else ()
-    return list(dict.fromkeys((*uids, *waiting)))
-
-
-def _lists(emitter: Emitter, world: World, seen: Observation, violation: Violation) -> Late | None:
-    if seen.lists is None:
-        return None
-    config, binding = emitter.config, _binding(emitter)
-    held = {binding[uid] for uid in _held_in(world) if uid in binding}
-    pools = [(0, config.pages, world.free, held)]
-    if config.swa_pages:
-        pools.append((2, config.swa_pages, world.swa_free, set()))
-    for at, capacity, free, owned in pools:
-        pages = seen.lists[at] + seen.lists[at + 1]
-        first = f"free = lists()[{at}] + lists()[{at + 1}]"
-        if any(not 1 <= page <= capacity for page in pages):
-            return _listed(first, f"all(1 <= page <= {capacity} for page in free)", violation)
-        if len(set(pages)) < len(pages):
-            return _listed(first, "len(free) == len(set(free))", violation)
-        if owned.intersection(pages):
-            return lambda late, first=first: _free_and_held(late, first, world, violation)  # type: ignore[misc]
-        if len(pages) != free:
-            return _listed(first, f"len(free) == {free}", violation)
-    return None
-
-
-def _listed(first: str, condition: str, violation: Violation) -> Late:
-    return lambda _: [first, says(condition, violation)]
-
-
-def _free_and_held(emitter: Emitter, first: str, world: World, violation: Violation) -> Lines:
-    """The requests' slots as they are after the operation; of an answer, those that it brought."""
-    size = emitter.config.page_size
-    held = emitter.slots((uid, 0, emitter.count[uid]) for uid in _held_in(world) if uid in emitter.place)
-    lines = [first, f"held = set(({held} // {size}).tolist())" if held != "ints()" else "held = set()"]
-    step = emitter.steps[-1]
-    if isinstance(step.call, AllocCall | BatchCall) and step.fresh and step.fits:
-        lines.append(f"held |= set((answer // {size}).tolist())")
-    return [*lines, says("not held.intersection(free)", violation)]
-
-
-TRANSLATE = "allocator.translate_loc_from_full_to_swa"
-
-
-def _mismapped(text: str, dtype: str) -> str:
-    if text.startswith("-1"):
-        return f"int({TRANSLATE}(ints(-1))[0]) == -1"
-    if text.startswith("translated slots"):
-        return f"{TRANSLATE}(ints(-1, 0)).dtype == torch.{dtype}"
-    return "allocator.get_kvcache().full_to_swa_index_mapping is allocator.full_to_swa_index_mapping"
-
-
-def _mapping(emitter: Emitter, world: World, seen: Observation, violation: Violation) -> Claim | None:
-    if seen.mapping is None:
-        return None
-    translate = TRANSLATE
-    if seen.mismapped:
-        return Claim(_asserted(violation, _mismapped(seen.mismapped, emitter.claims.translates)))
-    config, size, binding = emitter.config, emitter.config.page_size, _binding(emitter)
-    waiting = world.group.swa if world.group is not None else frozenset()
-    partly = world.group.parts if world.group is not None else {}
-    seen_windows: dict[int, int] = {}
-    fresh_of = {uid: index for index, step in enumerate(emitter.steps) for uid, _, _ in step.fresh}
-    for request in world.requests.values():
-        for index, uid in enumerate(request.pages):
-            if not uid or uid in waiting or uid in partly or uid not in binding:
-                continue
-            count = min(size, request.length - request.base - index * size)
-            got = seen.mapping[binding[uid] * size : binding[uid] * size + count]
-            if uid in world.gone:
-                if any(got):
-                    return Claim(_of_slots(uid, count, f"not {translate}({{}}).any()", violation))
-                continue
-            window = got[0] // size
-            right = tuple(range(window * size, window * size + count))
-            if got != right or not 1 <= window <= config.swa_pages:
-                condition = (
-                    f"window[0] % {size} == 0 and {size} <= window[0] < {(config.swa_pages + 1) * size} and "
-                )
-                condition += "window == list(range(window[0], window[0] + len(window)))"
-                return Claim(
-                    _of_slots(uid, count, condition, violation, f"window = {translate}({{}}).tolist()")
-                )
-            if window in seen_windows:
-                return Claim(_two_to_one(seen_windows[window], uid, size, translate, violation))
-            seen_windows[window] = uid
-            then = emitter.answers[fresh_of[uid]].mapping
-            before = then[binding[uid] * size] // size if then is not None else window
-            if before != window and fresh_of[uid] < len(emitter.steps) - 1:
-                kept = _translated(uid, translate)
-                late = _of_slots(uid, 1, f"{translate}({{}}).tolist() == then", violation)
-                return Claim(late, kept_at={fresh_of[uid]: kept})
-    return None
-
-
-def _translated(uid: int, translate: str) -> Late:
-    return lambda late: [f"then = {translate}({late.slots([(uid, 0, 1)])}).tolist()"]
-
-
-def _of_slots(uid: int, count: int, condition: str, violation: Violation, first: str = "") -> Late:
-    """An assertion about the slots of a page, which an answer may just have brought."""
-
-    def late(emitter: Emitter) -> Lines:
-        step = emitter.steps[-1]
-        place = next((at for fresh, at, _ in step.fresh if fresh == uid), None)
-        slots = f"answer[{place}:{place + count}]" if place is not None else emitter.slots([(uid, 0, count)])
-        for grown, offset, at, more in step.grown:
-            if grown == uid:
-                slots = f"joined({emitter.slots([(uid, 0, offset)])}, answer[{at}:{at + more}])"
-        lines = [first.format(slots)] if first else []
-        return [*lines, says(condition.format(slots), violation)]
-
-    return late
-
-
-def _two_to_one(one: int, other: int, size: int, translate: str, violation: Violation) -> Late:
-    def late(emitter: Emitter) -> Lines:
-        step = emitter.steps[-1]
-        places = {uid: at for uid, at, _ in step.fresh}
-        both = [
-            f"answer[{places[uid]}:{places[uid] + 1}]" if uid in places else emitter.slots([(uid, 0, 1)])
-            for uid in (one, other)
-        ]
-        return [
-            f"one, other = (int({translate}(first)[0]) // {size} for first in ({both[0]}, {both[1]}))",
-            says("one != other", violation),
-        ]
-
-    return late
 
 
 def _parity(emitter: Emitter, step: Step, seen: Observation, violation: Violation) -> Claim:
@@ -421,9 +207,9 @@ def _parity(emitter: Emitter, step: Step, seen: Observation, violation: Violatio
         and isinstance(step.call, AllocCall | BatchCall)
         and seen.slots != right.slots
     ):
-        return Claim(_asserted(violation, f"answer.tolist() == {list(right.slots)}"))
+        return Claim(asserted(violation, f"answer.tolist() == {list(right.slots)}"))
     if violation.code == "ORDER" and right.lists is not None:
-        return Claim(_asserted(violation, f"lists() == {[list(listed) for listed in right.lists]}"))
+        return Claim(asserted(violation, f"lists() == {[list(listed) for listed in right.lists]}"))
     raise NoHandover(f"there is no line of Python for this {violation.code}: replay it")
 
 
@@ -470,7 +256,7 @@ def _misuse(emitter: Emitter, step: Step, seen: Observation, violation: Violatio
         return _not_refused(text)
     gift = isinstance(step.call, AllocCall | BatchCall) and seen.outcome == "slots"
     inner = _gift(emitter, step, seen, violation) if gift else None
-    claim = inner or _state(emitter, step.before, seen, violation)
+    claim = inner or state_claim(emitter, step.before, seen, violation)
     if claim is None:
         raise NoHandover(f"there is no line of Python for this misuse ({violation.rule}): replay it")
 
@@ -499,20 +285,18 @@ def _gift(emitter: Emitter, step: Step, seen: Observation, violation: Violation)
     """What was handed out to a call that breaks a rule."""
     size, config = emitter.config.page_size, emitter.config
     if "is free: " in violation.summary or "in the free list as well" in violation.summary:
-        late: Late = lambda e: _free_and_held(e, "free = lists()[0] + lists()[1]", step.before, violation)  # noqa: E731
-        twice = _listed("free = lists()[0] + lists()[1]", "len(free) == len(set(free))", violation)
-        listed = seen.lists[0] + seen.lists[1] if seen.lists is not None else ()
-        return Claim(twice if len(set(listed)) < len(listed) else late)
+        late: Late = lambda e: free_and_held(e, "free = lists()[0] + lists()[1]", step.before, violation)  # noqa: E731
+        twice = listed("free = lists()[0] + lists()[1]", "len(free) == len(set(free))", violation)
+        pages = seen.lists[0] + seen.lists[1] if seen.lists is not None else ()
+        return Claim(twice if len(set(pages)) < len(pages) else late)
     if "rose to" in violation.summary:
-        return Claim(
-            _asserted(violation, f"allocator.available_size() <= {_available(emitter, step.before)}")
-        )
+        return Claim(asserted(violation, f"allocator.available_size() <= {available(emitter, step.before)}"))
     if len(seen.slots) != step.tokens:
-        return Claim(_asserted(violation, f"answer.numel() == {step.tokens}"))
+        return Claim(asserted(violation, f"answer.numel() == {step.tokens}"))
     if any(not size <= slot < (config.pages + 1) * size for slot in seen.slots):
-        return Claim(_asserted(violation, _inside(emitter, "answer")))
+        return Claim(asserted(violation, _inside(emitter, "answer")))
     if len(set(seen.slots)) < len(seen.slots):
-        return Claim(_asserted(violation, "answer.unique().numel() == answer.numel()"))
+        return Claim(asserted(violation, "answer.unique().numel() == answer.numel()"))
     if "was granted, and operation" in violation.summary:
         last = {uid for uid, _ in step.call.last} if isinstance(step.call, BatchCall) else set()
 
@@ -522,9 +306,9 @@ def _gift(emitter: Emitter, step: Step, seen: Observation, violation: Violation)
 
         return Claim(owned)
     if "available_size() says" in violation.summary:
-        pages = {slot // size for slot in seen.slots} - set(_binding(emitter).values())
+        given = {slot // size for slot in seen.slots} - set(binding_of(emitter).values())
         what = "full_available_size" if seen.full is not None else "available_size"
-        return Claim(_asserted(violation, f"allocator.{what}() == {(step.before.free - len(pages)) * size}"))
+        return Claim(asserted(violation, f"allocator.{what}() == {(step.before.free - len(given)) * size}"))
     return None
 
 

@@ -106,7 +106,8 @@ def show(
     The page is one file that loads nothing else. It shows the answers that the case file holds; with --again,
     --impl or --level, or where the file has none, the case is run.
     """
-    from fuzz.show import lines, page, shown
+    from fuzz.show import page, shown
+    from fuzz.show_text import lines
     from impl.errors import SubjectError
     from oracle.casefile import CaseError, read
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oracle.numbers import packed
-from oracle.ops import Alloc, Case, Config, Decode, Extend, Operation, sentence
+from oracle.ops import Alloc, Case, Config, Decode, Extend, Operation
 from oracle.plan import plan
 from oracle.reference import reference_for
-from oracle.traits import RULES, SEED_PAGED, SEED_TOKEN, Traits
+from oracle.traits import SEED_PAGED, SEED_TOKEN, Traits
 from oracle.verdict import Observation, Violation
 from oracle.world import AllocCall, BatchCall, FreeCall, Run, Slot, StateCall, Step, World
 
@@ -298,9 +297,6 @@ def _marks(
     return Marks(tuple(sorted(pages)), tuple(sorted(windows)), tuple(sorted(slots)), lost, doubled)
 
 
-# -- as data for the page ------------------------------------------------------------------------------
-
-
 def owners_of(films: Sequence[Film]) -> list[str]:
     """All names that hold something, in the order in which they come."""
     found: dict[str, None] = {}
@@ -310,100 +306,3 @@ def owners_of(films: Sequence[Film]) -> list[str]:
                 if held is not None:
                     found.setdefault(held.owner)
     return list(found)
-
-
-def document(each: Film, owners: Sequence[str]) -> dict[str, Any]:
-    """A film as JSON, as short as it gets: what is empty is left out, numbers are `oracle.numbers` texts."""
-    places = {name: at for at, name in enumerate(owners)}
-    sides: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-    steps = []
-    before: dict[str, Observation | None] = dict.fromkeys(SIDES)
-    for frame in each.frames:
-        step = frame.step
-        entry: dict[str, Any] = {"t": sentence(step.operation)}
-        if step.status != "legal":
-            entry["s"] = step.status
-        if step.rule:
-            entry["r"] = RULES[step.rule]
-        entry |= _kept(
-            {
-                "p": int(step.probe),
-                "q": int(frame.group),
-                "n": step.fresh[0][0] if step.fresh else 0,
-                "u": [_change(uid, held, places) for uid, held in frame.changes.items()],
-            }
-        )
-        steps.append(entry)
-        for side in SIDES:
-            answer: Answer = getattr(frame, side)
-            sides[side].append(_side(answer, before[side], each.case.config))
-            if answer.seen.lists is not None:
-                before[side] = answer.seen
-    violation = each.violation
-    return {
-        "name": each.name,
-        "steps": steps,
-        "sides": sides,
-        "operations": len(each.case.operations),
-        "violation": None
-        if violation is None
-        else {
-            "at": min(violation.index, max(len(steps) - 1, 0)),
-            "code": violation.code,
-            "kind": violation.kind,
-            "summary": violation.summary,
-            "pages": list(each.marks.pages),
-            "windows": list(each.marks.windows),
-            "slots": list(each.marks.slots),
-            "lost": list(each.marks.lost),
-            "doubled": list(each.marks.doubled),
-        },
-    }
-
-
-def _kept(entries: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in entries.items() if value not in (0, "", [], None)}
-
-
-_WINDOW = {"": 0, "waits": 1, "gone": 2}
-
-
-def _change(uid: int, held: Held | None, places: dict[str, int]) -> list[Any]:
-    if held is None:
-        return [uid]
-    wait = 1 if held.wait == "all" else list(held.wait) if held.wait else 0
-    entry = [uid, places[held.owner], held.live, wait, _WINDOW[held.window]]
-    while entry[-1] == 0 and len(entry) > 3:
-        entry.pop()
-    return entry
-
-
-def _side(answer: Answer, before: Observation | None, config: Config) -> dict[str, Any]:
-    seen = answer.seen
-    entry = _kept(
-        {
-            "o": seen.outcome if seen.outcome != "done" else "",
-            "e": seen.error or seen.tensor or seen.guard or seen.disturbed or seen.damaged,
-            "g": packed(seen.slots),
-            "f": packed(answer.freed),
-            "k": packed(answer.pages),
-            "w": packed(answer.windows),
-        }
-    )
-    if seen.available is not None:
-        entry["a"] = seen.available
-    if seen.full is not None:
-        entry["b"] = [seen.full, seen.window]
-    if seen.lists is not None and (before is None or before.lists != seen.lists):
-        entry["l"] = [packed(listed) for listed in seen.lists]
-    if seen.mapping is not None and (before is None or before.mapping != seen.mapping):
-        entry["m"] = packed(_page_rows(seen.mapping, config))
-    return entry
-
-
-def _page_rows(mapping: tuple[int, ...], config: Config) -> Iterator[int]:
-    """The window page that each page's first mapped slot has, 0 where none is mapped."""
-    size = config.page_size
-    for page in range(config.pages + 1):
-        row = [slot for slot in mapping[page * size : (page + 1) * size] if slot > 0]
-        yield row[0] // size if row else 0

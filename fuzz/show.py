@@ -1,28 +1,25 @@
-"""A case as a picture: one HTML page that needs nothing else, or a few lines in the terminal."""
+"""A case as a picture: one HTML page that needs nothing else."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jinja2
-from rich.text import Text
 
-from fuzz.film import Answer, Film, Held, document, film, owners_of
+from fuzz.film import SIDES, Answer, Film, Held, film, owners_of
 from oracle.casefile import CaseError, CaseFile
 from oracle.numbers import packed
-from oracle.ops import config_sentence, sentence
-from oracle.verdict import Violation
+from oracle.ops import Config, config_sentence, sentence
+from oracle.traits import RULES
+from oracle.verdict import Observation, Violation
 
 if TYPE_CHECKING:
     from impl.subject import Subject
 
-COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_green")
-WIDE = 44  # columns for the operation
-CELLS = 96  # slots that a line of text shows; larger pools are shown page by page
 NAMES = ("one way", "the other way")
 
 
@@ -128,102 +125,98 @@ def _meta(what: Shown) -> list[tuple[str, str]]:
     return [*meta, ("answers", what.source.removeprefix("answers "))]
 
 
-# -- the terminal --------------------------------------------------------------------------------------
+def document(each: Film, owners: Sequence[str]) -> dict[str, Any]:
+    """A film as JSON, as short as it gets: what is empty is left out, numbers are `oracle.numbers` texts."""
+    places = {name: at for at, name in enumerate(owners)}
+    sides: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    steps = []
+    before: dict[str, Observation | None] = dict.fromkeys(SIDES)
+    for frame in each.frames:
+        step = frame.step
+        entry: dict[str, Any] = {"t": sentence(step.operation)}
+        if step.status != "legal":
+            entry["s"] = step.status
+        if step.rule:
+            entry["r"] = RULES[step.rule]
+        entry |= _kept(
+            {
+                "p": int(step.probe),
+                "q": int(frame.group),
+                "n": step.fresh[0][0] if step.fresh else 0,
+                "u": [_change(uid, held, places) for uid, held in frame.changes.items()],
+            }
+        )
+        steps.append(entry)
+        for side in SIDES:
+            answer: Answer = getattr(frame, side)
+            sides[side].append(_side(answer, before[side], each.case.config))
+            if answer.seen.lists is not None:
+                before[side] = answer.seen
+    violation = each.violation
+    return {
+        "name": each.name,
+        "steps": steps,
+        "sides": sides,
+        "operations": len(each.case.operations),
+        "violation": None
+        if violation is None
+        else {
+            "at": min(violation.index, max(len(steps) - 1, 0)),
+            "code": violation.code,
+            "kind": violation.kind,
+            "summary": violation.summary,
+            "pages": list(each.marks.pages),
+            "windows": list(each.marks.windows),
+            "slots": list(each.marks.slots),
+            "lost": list(each.marks.lost),
+            "doubled": list(each.marks.doubled),
+        },
+    }
 
 
-def lines(what: Shown) -> Iterator[Text]:
-    """A line for each operation: what it took or gave, and the pool as characters behind it."""
-    owners = {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(owners_of(what.films))}
-    yield Text(f"{what.subject or 'a case'} on a {config_sentence(what.file.case.config)}", "bold")
-    for each in what.films:
-        if each.name:
-            yield Text(f"{each.name}:", "bold")
-        yield from _film_lines(each, owners)
-    yield from _verdict(what.violation)
+def _kept(entries: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entries.items() if value not in (0, "", [], None)}
 
 
-def _verdict(violation: Violation | None) -> Iterator[Text]:
-    if violation is None:
-        yield Text("every promise holds", "green")
-    else:
-        head = f"{violation.code} ({violation.kind}): "
-        yield Text.assemble((head, "bold red"), violation.summary)
+_WINDOW = {"": 0, "waits": 1, "gone": 2}
 
 
-def _film_lines(each: Film, owners: dict[str, str]) -> Iterator[Text]:
-    config = each.case.config
-    held: dict[int, Held] = {}
-    page_of: dict[int, int] = {}
-    window_of: dict[int, int] = {}
-    asked = [sentence(frame.step.operation) for frame in each.frames]
-    wide = min(max(map(len, asked), default=0), WIDE)
-    for number, (frame, text) in enumerate(zip(each.frames, asked, strict=True), 1):
-        for uid, now in frame.changes.items():
-            if now is None:
-                held.pop(uid, None)
-            else:
-                held[uid] = now
-        fresh = [uid for uid, _, _ in frame.step.fresh]
-        page_of.update(zip(fresh, frame.subject.pages, strict=False))
-        window_of.update(zip(fresh, frame.subject.windows, strict=False))
-        bad = each.violation is not None and number == len(each.frames)
-        status = frame.step.status
-        line = Text()
-        line.append(f"{'·' if frame.step.probe else number:>5} ", "dim")
-        line.append(f"{text:{wide}}  ", "bold red" if bad else "dim" if status == "skip" else "")
-        marked = {*each.marks.pages, *each.marks.lost, *each.marks.doubled} if bad else set()
-        line.append_text(_map(config.pages, config.page_size, _placed(held, page_of), owners, marked))
-        if config.swa_pages:
-            inside = {uid: entry for uid, entry in held.items() if entry.window != "gone"}
-            marked = set(each.marks.windows) if bad else set()
-            line.append(" ")
-            placed = _placed(inside, window_of)
-            line.append_text(_map(config.swa_pages, config.page_size, placed, owners, marked))
-        left, right = _answer(frame.subject, status), _answer(frame.reference, status)
-        line.append(f"  {left}")
-        if right != left:
-            line.append(f"  (reference: {right})", "dim")
-        yield line
+def _change(uid: int, held: Held | None, places: dict[str, int]) -> list[Any]:
+    if held is None:
+        return [uid]
+    wait = 1 if held.wait == "all" else list(held.wait) if held.wait else 0
+    entry = [uid, places[held.owner], held.live, wait, _WINDOW[held.window]]
+    while entry[-1] == 0 and len(entry) > 3:
+        entry.pop()
+    return entry
 
 
-def _placed(held: dict[int, Held], page_of: dict[int, int]) -> dict[int, Held]:
-    return {page_of[uid]: entry for uid, entry in held.items() if uid in page_of}
-
-
-def _answer(answer: Answer, status: str) -> str:
+def _side(answer: Answer, before: Observation | None, config: Config) -> dict[str, Any]:
     seen = answer.seen
-    if status == "skip":
-        return "skipped"
-    if seen.outcome in ("raised", "crashed", "odd"):
-        return "refuses" if seen.error == "refused" else f"{seen.outcome} {seen.error}"
-    if seen.outcome == "slots":
-        return f"took {packed(seen.slots) or 'nothing'}"
-    if seen.outcome == "none":
-        return "None"
-    return f"gave {packed(answer.freed)}" if answer.freed else "done"
+    entry = _kept(
+        {
+            "o": seen.outcome if seen.outcome != "done" else "",
+            "e": seen.error or seen.tensor or seen.guard or seen.disturbed or seen.damaged,
+            "g": packed(seen.slots),
+            "f": packed(answer.freed),
+            "k": packed(answer.pages),
+            "w": packed(answer.windows),
+        }
+    )
+    if seen.available is not None:
+        entry["a"] = seen.available
+    if seen.full is not None:
+        entry["b"] = [seen.full, seen.window]
+    if seen.lists is not None and (before is None or before.lists != seen.lists):
+        entry["l"] = [packed(listed) for listed in seen.lists]
+    if seen.mapping is not None and (before is None or before.mapping != seen.mapping):
+        entry["m"] = packed(_page_rows(seen.mapping, config))
+    return entry
 
 
-def _map(pages: int, size: int, held: dict[int, Held], owners: dict[str, str], marked: set[int]) -> Text:
-    """A character for each slot: its owner's letter, small where it is only reserved, ~ where it waits, . if free.
-
-    Of larger pools a character for each page.
-    """
-    line = Text("[")
-    whole = pages * size <= CELLS
-    for number in range(1, (pages if whole else min(pages, CELLS)) + 1):
-        style = "bold white on red" if number in marked else ""
-        if whole and number > 1 and size > 1:
-            line.append("|", "dim")
-        for offset in range(size if whole else 1):
-            line.append(*_slot(held.get(number), offset, owners, style))
-    return line.append("]" if whole or pages <= CELLS else "…]")
-
-
-def _slot(entry: Held | None, offset: int, owners: dict[str, str], style: str) -> tuple[str, str]:
-    if entry is None:
-        return ".", style or "dim"
-    colour = style or owners[entry.owner]
-    if entry.wait == "all" or offset in (entry.wait or ()):
-        return "~", colour
-    letter = entry.owner[:1] or "?"
-    return (letter.upper() if offset < entry.live else letter.lower()), colour
+def _page_rows(mapping: tuple[int, ...], config: Config) -> Iterator[int]:
+    """The window page that each page's first mapped slot has, 0 where none is mapped."""
+    size = config.page_size
+    for page in range(config.pages + 1):
+        row = [slot for slot in mapping[page * size : (page + 1) * size] if slot > 0]
+        yield row[0] // size if row else 0

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from fuzz.cli import main
 from fuzz.film import Held, film
-from fuzz.show import lines, page, shown
+from fuzz.show import page, shown
+from fuzz.show_text import lines
 from oracle import casefile
 from oracle.casefile import CaseError
 from oracle.ops import Alloc, Backup, Case, Clear, Config, Free, GroupBegin, GroupEnd, Part, Restore
