@@ -22,6 +22,7 @@ from fuzz.canary import Canary
 from fuzz.constructors import NoHandover
 from fuzz.findings import Finding
 from fuzz.run import KERNEL, Options, RunReport
+from impl.errors import SubjectError
 from oracle import casefile
 from oracle.ops import config_sentence, sentence
 from properties.checks import CHECKS
@@ -135,14 +136,15 @@ def write_all(root: Path, reports: list[RunReport], options: Options, whole: dic
     (root / "cases").mkdir(parents=True, exist_ok=True)
     for report in reports:
         for finding in report.findings:
-            file = case_file(finding, options.seed)
-            path = root / "cases" / case_name(finding)
-            casefile.write(path, file)
-            with suppress(NoHandover):  # `kvassay export` says why there is none
-                handover.write(path, file, options.path)
+            casefile.write(root / "cases" / case_name(finding), case_file(finding, options.seed))
     broken = "" if reports else f"nothing was judged: canary {whole['canary']}"
     _write(root / "junit.xml", junit(reports, broken))
     _write(root / "report.json", json.dumps(whole, indent=1) + "\n")
+    for report in reports:
+        for finding in report.findings:
+            with suppress(NoHandover, SubjectError):  # `kvassay export` says why there is none
+                path = root / "cases" / case_name(finding)
+                handover.write(path, case_file(finding, options.seed), options.path)
 
 
 def case_file(finding: Finding, seed: int) -> casefile.CaseFile | casefile.BatchFile:
