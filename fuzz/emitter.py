@@ -17,20 +17,47 @@ from oracle.traits import Traits
 from oracle.verdict import Observation, Violation
 from oracle.world import AllocCall, BatchCall, CopyCall, FreeCall, Run, Slot, StateCall, Step
 
-TAKEN = {
-    "torch",
-    "allocator",
-    "answer",
-    "ints",
-    "joined",
-    "lists",
-    "pool",
-    "kv",
-    "kept",
-    "make",
-    "given",
-    "self",
-}
+# Names that the lines use themselves.
+TAKEN = frozenset(
+    [
+        "torch",
+        "allocator",
+        "answer",
+        "ints",
+        "joined",
+        "lists",
+        "pool",
+        "kv",
+        "kept",
+        "given",
+        "tensor",
+        "values",
+        "rows",
+        "layer",
+        "k",
+        "v",
+        "right",
+        "free",
+        "held",
+        "opened",
+        "page",
+        "window",
+        "then",
+        "new",
+        "one",
+        "other",
+        "first",
+        "error",
+        "set",
+        "list",
+        "len",
+        "int",
+        "all",
+        "range",
+        "at_edge",
+        "stand_in",
+    ]
+)
 WATCHED = 4
 
 

@@ -120,8 +120,11 @@ def _helpers(lines: list[str], file: CaseFile) -> Iterator[str]:
         yield "def lists():"
         if file.subject.startswith("sglang"):
             yield '    """The free list, and what waits to be merged (later releases call it staged), of each pool."""'
-            yield f"    both = [(p.free_pages, getattr(p, 'staged_pages', None) or [p.release_pages]) for p in {pools}]"
-            yield "    return [x for free, waits in both for x in (free.tolist(), [n for t in waits for n in t.tolist()])]"
+            yield "    def waits(pool):"
+            yield '        staged = getattr(pool, "staged_pages", None)'
+            yield "        return [n for t in staged for n in t.tolist()] if staged is not None else pool.release_pages.tolist()"
+            yield ""
+            yield f"    return [x for p in {pools} for x in (p.free_pages.tolist(), waits(p))]"
         else:
             yield f"    return [x.tolist() for p in {pools} for x in (p.free_pages, p.release_pages)]"
         yield ""

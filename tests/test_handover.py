@@ -13,10 +13,14 @@ from fuzz.cli import main
 from fuzz.constructors import NoHandover, maker_of
 from fuzz.handover import pytest_function, script, write
 from impl.defects.catalogue import defect
+from impl.engines import local_engine
 from impl.sglang_fetch import fetch
+from impl.torch_engine import TorchEngine
 from oracle import casefile
-from oracle.casefile import CaseFile
+from oracle.batch import Batch
+from oracle.casefile import BatchFile, CaseFile
 from oracle.ops import Alloc, Case, Config
+from properties.kernels import check_batch
 
 REPOSITORY = Path(__file__).parent.parent
 REGRESSIONS = REPOSITORY / "regressions"
@@ -63,6 +67,14 @@ def test_slots_are_taken_from_answers_and_not_written_down():
         assert run(on_sound(text.replace(made, made + turn), file)) is None
         turned += 1
     assert turned > 10
+
+
+@pytest.mark.parametrize("name", ["answer", "class", "a request", "1", "ä", "", "held"])
+def test_a_request_may_have_any_name(name):
+    text = (REGRESSIONS / "F35.json").read_text()
+    file = casefile.loads(text.replace('"request": "A"', f'"request": "{name}"'))
+    assert run(script(file)) == file.finding.summary
+    assert run(on_sound(script(file), file)) is None
 
 
 # -- as processes --------------------------------------------------------------------------------------
@@ -134,6 +146,28 @@ def test_a_release_fails_in_its_own_words(path, tmp_path):
     else:
         assert done.returncode == 1
         assert file.finding.summary in done.stderr
+
+
+# -- the kernel tier -----------------------------------------------------------------------------------
+
+
+class SkipsFirst(TorchEngine):
+    """Every answer begins one slot too far."""
+
+    def extend(self, prefix_lens, seq_lens, last_loc, free_pages, out, page_size):
+        super().extend(prefix_lens, seq_lens, last_loc, free_pages, out, page_size)
+        out[:1] += 1
+
+
+def test_a_batch_is_handed_over():
+    batch = Batch(4, (0, 3), (2, 9), (-1, 6), (9, 2, 7))
+    name = "tests.test_handover:SkipsFirst"
+    finding = check_batch(local_engine(name), batch, "int32")
+    file = BatchFile(batch, name, "int32", finding=finding)
+    assert run(script(file)) == finding.summary
+    assert run(script(replace(file, engine="torch"))) is None
+    with pytest.raises(NoHandover, match="between guard zones"):
+        script(replace(file, finding=replace(finding, code="GUARD")))
 
 
 # -- what can't be handed over -------------------------------------------------------------------------
