@@ -201,8 +201,15 @@ class Workload:
             if request is None and self.world.requests and chance(source, 4):
                 prefix = pick(source, sorted(self.world.requests))
             tokens = self._growth(source, request, room if chance(source, 3) else room // share)
+            if request is not None and self._pending(request):
+                tokens = 0  # it may stay as it is, and not grow
             batch.append(Grow(name, tokens, prefix))
         return ops.Extend(tuple(batch))
+
+    def _pending(self, request: Request) -> bool:
+        """Whether a free of part of its last page waits for the end of a group."""
+        group = self.world.group
+        return group is not None and bool(request.pages) and request.pages[-1] in group.parts
 
     def _decode(self, source: Source) -> ops.Decode:
         running = sorted(self.world.requests)
@@ -350,7 +357,8 @@ class Workload:
                 name = self._held(source)
                 return ops.Extend((Grow(name, 1), Grow(name, 1)))
             case "extend without its window":
-                gone = [name for name, r in self.world.requests.items() if r.pages[-1] in self.world.gone]
+                lost = self.world.gone | (self.world.group.swa if self.world.group is not None else NONE)
+                gone = [name for name, r in self.world.requests.items() if r.pages[-1] in lost]
                 return ops.Extend((Grow(pick(source, gone) if gone else self._name(source), 1),))
         return ops.GroupBegin()
 
