@@ -15,6 +15,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from fuzz.cli_live import shrink
+
 if TYPE_CHECKING:
     from fuzz.campaign import TaskResult
     from fuzz.run import RunReport
@@ -290,3 +292,6 @@ def doctor(impl: str, path: str, device: str) -> None:
     sound = all(look.sound for look in looks)
     console.print("sound" if sound else "not sound: the lines above that are not ok say what is wrong")
     raise SystemExit(0 if sound else 1)
+
+
+main.add_command(shrink)
