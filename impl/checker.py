@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from impl.stacks import Stacks
 from impl.tap import Stop
 from oracle.follow import Follower
+from oracle.ops import sentence
 from oracle.rawcall import RawCall, numbers_of
 from oracle.verdict import Violation, short
 from oracle.world import FreeCall, Step
@@ -171,12 +172,8 @@ class Checker:
             Site(number, method, self._stacks.site(stack), self._stacks.text(stack))
             for number, method, stack in (*before, event)
         )
-        if call.slots:
-            slots = short(numbers_of(call.slots[:64]))
-            violation = Violation(
-                violation.code, violation.kind, violation.index, violation.operation,
-                f"{violation.summary} (slots {slots})", violation.symptom, violation.rule,
-            )  # fmt: skip
+        summary = violation.summary.replace(sentence(step.operation), _in_words(call))
+        violation = replace(violation, summary=summary)
         finding = LiveFinding(violation, page, sites)
         self.findings.append(finding)
         logger.error("kvassay: %s", finding)
@@ -190,8 +187,8 @@ class Checker:
         pages, held = self._pages(call), self._follower.translator.held
         if call.outcome == "slots" and violation.code in ("UNIQUE", "GROUP"):
             seen: set[int] = set()
-            for _, place, _ in step.fresh:
-                page = numbers_of(call.answer)[place] // self._size
+            answer = numbers_of(call.answer)
+            for page in (answer[place] // self._size for _, place, _ in step.fresh):
                 if page in held or page in seen:
                     return page
                 seen.add(page)
@@ -201,3 +198,17 @@ class Checker:
             starts = {first // self._size for first, _ in call.slots if first % self._size == 0}
             return next((page for page in pages if page not in starts), next(iter(pages), None))
         return next(iter(pages), None) if violation.kind == "misuse" else None
+
+
+def _in_words(call: RawCall) -> str:
+    """A call as its caller would say it: by slot number, since it knows no requests."""
+    match call.method:
+        case "alloc":
+            return f"alloc {call.size}"
+        case "alloc_extend":
+            return f"alloc_extend of {len(call.seq)} request(s) by {call.total} token(s)"
+        case "alloc_decode":
+            return f"alloc_decode of {len(call.seq)} request(s)"
+        case "free" | "free_swa":
+            return f"{call.method} of slots {short(numbers_of(call.slots))}"
+    return call.method

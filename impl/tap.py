@@ -297,8 +297,8 @@ class _Proxy:
     def __init__(self, tap: Tap) -> None:
         object.__setattr__(self, _MARK, tap)
 
-    @property
-    def __class__(self) -> type:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         tap: Tap = object.__getattribute__(self, _MARK)
         return type(tap.target)
 
@@ -321,7 +321,7 @@ def pool_of(allocator: Any, kind: str = "") -> Config:
     full = getattr(allocator, "full_attn_allocator", allocator)
     window = getattr(allocator, "swa_attn_allocator", None)
     size, page_size = int(full.size), int(getattr(allocator, "page_size", 1))
-    paged = page_size > 1 or "Paged" in type(allocator).__name__
+    paged = page_size > 1 or any("Paged" in base.__name__ for base in type(allocator).__mro__)
     return Config(
         kind=kind or ("swa" if window is not None else "paged" if paged else "token"),
         pages=size // page_size,

@@ -1,0 +1,321 @@
+"""Does a long trace come down to the few operations that show its fault, and does broken input say where?"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import fuzz.shrink_file as shrink_file
+from fuzz.cli import main
+from fuzz.cut import cut, rebuilt
+from fuzz.shrink import Shrinker
+from fuzz.trace_case import case_of
+from impl.factory import factory_subject
+from impl.live import detach, record
+from impl.names import local
+from impl.session import Session
+from oracle import casefile
+from oracle.casefile import CaseFile
+from oracle.ledger import Ledger
+from oracle.ops import Alloc, Case, Config, Extend, Free, GroupBegin, GroupEnd, Grow, Merge, Part
+from oracle.plan import plan
+from oracle.traits import ALWAYS, OPTIONAL, Traits
+from properties.judged import first_violation, judged
+from properties.sources import SeededSource
+from properties.workload import Workload
+from tests.planted import PLANTED, build
+
+CALLS = 10_000
+FAULTS = (
+    "frees_twice", "second_end", "keeps_tensor", "restore_forgets_group", "clear_keeps_group", "page_too_many",
+    "none_takes_pages", "stale_mapping", "counts_pending", "batch_loses_page", "order_of_batch",
+    "shared_prefix_shares_all",
+)  # fmt: skip
+POOLS = {
+    "token": Config("token", 8),
+    "paged": Config("paged", 8, 4),
+    "swa": Config("swa", 8, 4, swa_pages=6),
+}
+ANY = Traits(ALWAYS | OPTIONAL)
+
+
+def trace_of(subject, config, path, calls):
+    """A trace of `calls` calls: many generated sequences on one allocator, which is cleared between them."""
+    traits, bench = subject.traits(config), subject.make(config)
+    record(bench.allocator, path, subject=subject.name)
+    done = example = 0
+    while done < calls:
+        workload = Workload(config, traits, SeededSource(f"habits/{example}"), misuse=False)
+        session, source = Session(config, traits, bench), SeededSource(f"choices/{example}")
+        example += 1
+        for _ in range(60):
+            if workload.next(source) is None:
+                continue
+            try:
+                session.apply(workload.steps[-1])
+            except KeyError:  # it goes on with pages that the broken allocator never gave
+                break
+            done += 1
+        bench.allocator.clear()
+    detach(bench.allocator)
+    return path
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Planted faults are foreign code: driven here, and not in a child, to be quick."""
+
+    def resolve(name, tree="", device="cpu"):
+        planted = PLANTED.get(name.removeprefix("tests.planted:"))
+        return planted.subject() if planted is not None else local(name)
+
+    monkeypatch.setattr(shrink_file, "resolve", resolve)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_long_trace_shrinks_to_the_minimum_or_one_above(name, tmp_path, in_process):
+    fault = PLANTED[name]
+    path = trace_of(fault.subject(), POOLS[fault.kind], tmp_path / "t", CALLS)
+    shrunk = shrink_file.shrink_file(path)
+    assert shrunk.violation.code in fault.codes
+    case = shrunk.file.case
+    assert len(case.operations) <= fault.shortest + 1
+    assert judged(fault.subject(), case, "contract").violation.key == shrunk.violation.key
+
+
+class RareLoss:
+    """Loses a page when a free gives back nine or more, the highest first and the lowest last."""
+
+    def _put(self, slots):
+        pages = slots // self.page_size
+        super()._put(slots)
+        distinct = torch.unique(pages)
+        if len(distinct) >= 9 and pages[0] == distinct[-1] and pages[-1] == distinct[0] and self.free_pages.numel():
+            self._drop_head(1)
+
+
+def rare_loss(config):
+    return build("paged", (RareLoss,), config)
+
+
+def test_a_rare_fault_is_cut_out_of_thousands_of_operations(tmp_path, monkeypatch):
+    subject = factory_subject("rare", rare_loss, "cpu")
+    monkeypatch.setattr(shrink_file, "resolve", lambda *_: subject)
+    path = trace_of(subject, Config("paged", 32, 4), tmp_path / "t", CALLS)
+    said = []
+    first = shrink_file.shrink_file(path, say=said.append)
+    assert first.came_from > 3000
+    assert len(first.file.case.operations) == 2
+    assert any(line.startswith("cut to the last") for line in said)
+    assert shrink_file.shrink_file(path).file == first.file
+
+
+def test_a_sound_trace_translates_whole_and_holds(tmp_path, in_process):
+    for name, config in POOLS.items():
+        path = trace_of(local(name), config, tmp_path / name, 2000)
+        told = case_of(path, ANY)
+        assert (told.recorded, told.stopped) == (None, "")
+        steps = plan(told.case, local(name).traits(config))
+        assert all(step.status == "legal" for step in steps)
+        assert shrink_file.shrink_file(path).file is None
+
+
+def test_a_trace_longer_than_memory_keeps_its_end(tmp_path, in_process):
+    path = trace_of(local("paged"), POOLS["paged"], tmp_path / "t", 3000)
+    whole, end = case_of(path, ANY), case_of(path, ANY, kept=300)
+    assert end.calls == whole.calls
+    assert len(end.case.operations) < 700
+    assert "stood in for" in end.notes[0]
+    assert end.case.operations[-200:] == whole.case.operations[-200:]
+    assert first_violation(local("paged"), end.case, "contract") is None
+
+
+def test_a_trace_begun_in_a_full_pool_fills_it_first(tmp_path):
+    bench = local("paged").make(POOLS["paged"])
+    held = bench.allocator.alloc(20)
+    allocator = record(bench.allocator, tmp_path / "t")
+    allocator.free(held[:4])
+    assert allocator.alloc(20) is None
+    told = case_of(tmp_path / "t", ANY)
+    assert told.recorded is None
+    assert told.case.operations[0] == Extend((Grow("before", 16),))
+    assert [step.fits for step in plan(told.case, ANY)][:4] == [True, True, True, False]
+
+
+def test_the_cut_rebuilds_what_the_end_hangs_on():
+    config = Config("paged", 8, 4)
+    operations = [Extend((Grow("A", 6), Grow("B", 9)))]
+    operations += [op for _ in range(40) for op in (Extend((Grow("C", 3),)), Merge(), Free((Part("C"),)))]
+    operations += [Free((Part("B", 0, 4),)), Extend((Grow("A", 1),)), Free((Part("A"),))]
+    case = Case(config, tuple(operations))
+    asked = []
+
+    def holds(candidate):
+        asked.append(candidate)
+        frees = [s for s in plan(candidate, ANY) if isinstance(s.operation, Free) and not s.probe]
+        return bool(frees) and frees[-1].status == "legal" and frees[-1].tokens == 0 and len(frees[-1].back) == 2
+
+    small = cut(case, ANY, len(operations) - 1, holds, lambda text: None)
+    assert small.operations == (Extend((Grow("A", 7),)), Free((Part("A"),)))
+    assert len(asked) < 8
+
+
+def test_a_world_is_rebuilt_with_lengths_and_holes():
+    config = Config("swa", 8, 2, swa_pages=8)
+    ledger = Ledger(config, ANY)
+    world = ledger.start()
+    for operation in (Extend((Grow("A", 5), Grow("B", 4))), Free((Part("A", 0, 2),))):
+        world = ledger.step(world, operation).after
+    again = ledger.start()
+    for operation in rebuilt(world, config):
+        again = ledger.step(again, operation).after
+    assert again.free == world.free
+    assert {n: (r.length, [bool(p) for p in r.pages]) for n, r in again.requests.items()} == {
+        "A": (5, [False, True, True]), "B": (4, [True, True])
+    }  # fmt: skip
+
+
+# -- what the shrinker could not do --------------------------------------------------------------------
+
+
+def test_two_operations_that_are_no_neighbours_go_together():
+    config = Config("token", 4)
+    case = Case(config, (GroupBegin(), Alloc("A", 1), GroupEnd()))
+
+    def holds(candidate):
+        kinds = [type(o) for o in candidate.operations]
+        return Alloc in kinds and kinds.count(GroupBegin) == kinds.count(GroupEnd)
+
+    assert Shrinker(holds, local("token").space).shrink(case).operations == (Alloc("A", 1),)
+
+
+def test_both_pools_are_lowered_together():
+    case = Case(Config("swa", 8, 1, swa_pages=8), (Alloc("A", 1),))
+    small = Shrinker(lambda c: c.config.pages == c.config.swa_pages, local("swa").space).shrink(case)
+    assert (small.config.pages, small.config.swa_pages) == (1, 1)
+
+
+def test_a_large_batch_goes_in_halves():
+    batch = tuple(Grow(f"R{i}", 1) for i in range(400))
+    shrinker = Shrinker(
+        lambda c: any(g.request == "R137" for o in c.operations for g in o.batch), local("paged").space
+    )
+    case = shrinker.shrink(Case(Config("paged", 1), (Extend(batch, "total"),)))
+    assert len(case.operations[0].batch) == 1
+    assert shrinker.runs < 100
+
+
+def test_more_requests_than_letters_keep_their_names_apart():
+    operations = tuple(Alloc(f"r{i}", 1) for i in range(200))
+    shrinker = Shrinker(lambda c: len(c.operations) == 200, local("token").space, limit=60)
+    case = shrinker.shrink(Case(Config("token", 300), operations))
+    assert len({o.request for o in case.operations}) == 200
+
+
+# -- the command ---------------------------------------------------------------------------------------
+
+
+def shrink(*arguments):
+    return CliRunner().invoke(main, ["shrink", *map(str, arguments)])
+
+
+def test_the_command_writes_a_case_that_fails_and_says_what(tmp_path, in_process):
+    path = trace_of(PLANTED["second_end"].subject(), POOLS["token"], tmp_path / "t", 500)
+    run = shrink(path)
+    assert run.exit_code == 1, run.output
+    assert "GROUP (fault)" in run.output
+    assert "5. free_group_end" in run.output
+    written = casefile.read(tmp_path / "t.shrunk.json")
+    assert written.finding.code == "GROUP"
+    assert written.subject == "tests.planted:second_end"
+    again = shrink(tmp_path / "t.shrunk.json", "--out", tmp_path / "again.json", "--quiet")
+    assert again.exit_code == 1
+    assert casefile.read(tmp_path / "again.json").case == written.case
+
+
+def test_what_holds_on_another_subject_says_so(tmp_path, in_process):
+    case = Case(Config("token", 4), (Alloc("A", 1),))
+    casefile.write(tmp_path / "c.json", CaseFile(case, "token"))
+    run = shrink(tmp_path / "c.json", "--impl", "token")
+    assert run.exit_code == 0
+    assert "nothing is wrong" in run.output
+
+
+def test_a_fault_that_the_subject_does_not_have_is_kept_as_recorded(tmp_path, in_process):
+    path = trace_of(PLANTED["frees_twice"].subject(), POOLS["paged"], tmp_path / "t", 500)
+    run = shrink(path, "--impl", "paged")
+    assert run.exit_code == 1
+    assert "in the recording alone" in run.output
+    assert casefile.read(tmp_path / "t.shrunk.json").finding.code == "CONSERVE"
+
+
+def test_the_child_process_gives_the_same(tmp_path):
+    path = trace_of(PLANTED["frees_twice"].subject(), POOLS["paged"], tmp_path / "t", 300)
+    run = shrink(path)
+    assert run.exit_code == 1, run.output
+    assert len(casefile.read(tmp_path / "t.shrunk.json").case.operations) == 1
+
+
+def test_a_snapshot_from_nowhere_ends_the_translation_with_a_note(tmp_path, in_process):
+    path = trace_of(local("token"), POOLS["token"], tmp_path / "t", 100)
+    with path.open("a") as file:
+        file.write('{"op":"restore_state","name":"later","free":8}\n{"op":"alloc","size":1,"got":[[1,1]]}\n')
+    run = shrink(path)
+    assert run.exit_code == 0
+    assert "'later' that was not taken before" in run.output
+
+
+def broken(tmp_path):
+    header = trace_of(local("token"), POOLS["token"], tmp_path / "good", 20).read_text().splitlines(True)[0]
+    anonymous = json.dumps({k: v for k, v in json.loads(header).items() if k != "subject"}) + "\n"
+    call = '{"op":"alloc","size":1,"got":[[1,1]]}\n'
+    pair = CaseFile(Case(Config("token", 4), ()), "token", relation="group", other=())
+    return {
+        "no such file": (None, "no such file"),
+        "a folder": (tmp_path, "directory"),
+        "rubbish": ("rubbish", "not JSON"),
+        "an unknown operation": (header + call + '{"op":"steal"}\n', "line 3: op: unknown operation 'steal'"),
+        "a broken line": (header + '{"op":\n' + call, "line 2: not JSON"),
+        "a header alone": (header, "no whole call"),
+        "another schema": (header.replace('"schema": 1', '"schema": 2'), "line 1: has schema 2"),
+        "no subject": (anonymous + call, "give --impl"),
+        "a cut-off case": ('{"schema": 1, "kind": "kvassay case", "pool"', "not JSON"),
+        "two runs": (casefile.dumps(pair), "compares two runs"),
+        "an unknown subject": (header.replace('"token"', '"tokem"').replace('"kind": "tokem"', '"kind": "token"') + call, "tokem"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("what", [
+    "no such file", "a folder", "rubbish", "an unknown operation", "a broken line", "a header alone",
+    "another schema", "no subject", "a cut-off case", "two runs", "an unknown subject",
+])  # fmt: skip
+def test_broken_input_says_where_and_writes_nothing(what, tmp_path):
+    text, says = broken(tmp_path)[what]
+    path = tmp_path / "input"
+    if isinstance(text, Path):
+        path = text
+    elif text is not None:
+        path.write_text(text)
+    before = sorted(tmp_path.iterdir())
+    run = shrink(path)
+    assert run.exit_code == 2, run.output
+    assert says in run.output
+    assert str(path) in run.output or what == "an unknown subject"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_input_is_never_written_over(tmp_path):
+    casefile.write(tmp_path / "c.json", CaseFile(Case(Config("token", 4), (Alloc("A", 1),)), "token"))
+    assert shrink(tmp_path / "c.json", "--out", tmp_path / "c.json").exit_code == 2
+
+
+def test_a_hook_may_make_the_case_minimal(tmp_path, in_process):
+    path = trace_of(PLANTED["frees_twice"].subject(), POOLS["paged"], tmp_path / "t", 300)
+
+    def minimal(subject, case, level, violation):
+        return Case(replace(case.config, pages=3), (*case.operations, Merge()))
+
+    assert shrink_file.shrink_file(path, minimal=minimal).file.case.operations[-1] == Merge()
