@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from impl.subject import Space
@@ -36,6 +37,7 @@ class Shrinker:
         while self.runs < self.limit:
             before = case
             case = self._drop_two(self._drop(case))
+            case = self._first_that_holds(case, _with_neighbours_as_one)
             case = self._first_that_holds(case, _plainer_configs)
             case = self._first_that_holds(case, _simpler_operations)
             if case == before:
@@ -114,6 +116,25 @@ def _smaller_pairs(pair: Pair) -> Iterator[Pair]:
     for plainer in _plainer_configs(Case(pair.config, ())):
         if not pair.relation.sorts or plainer.config.need_sort:
             yield replace(pair, config=plainer.config)
+
+
+def _with_neighbours_as_one(case: Case) -> Iterator[Case]:
+    """Two operations of a kind, one behind the other and about other requests, as one."""
+    operations = case.operations
+    for place, (first, second) in enumerate(pairwise(operations)):
+        joined: Operation | None = None
+        match first, second:
+            case Extend(batch, ""), Extend(other, flaw):
+                known = {item.request for item in batch}
+                if known.isdisjoint(name for item in other for name in (item.request, item.prefix)):
+                    joined = Extend(batch + other, flaw)
+            case ops.Decode(names, ""), ops.Decode(others, flaw):
+                if not set(names) & set(others):
+                    joined = ops.Decode(names + others, flaw)
+            case Free(parts, ""), Free(more, ""):
+                joined = Free(parts + more)
+        if joined is not None:
+            yield replace(case, operations=(*operations[:place], joined, *operations[place + 2 :]))
 
 
 def _without_two(case: Case) -> Iterator[Case]:

@@ -67,7 +67,7 @@ class Follower:
             call.outcome, answer, call.error, available=call.free, full=call.full, window=call.window
         )
         violation = self._judge.check(step, seen)
-        refused = step.status == "misuse" and call.outcome == "raised"
+        refused = step.status == "misuse" and call.outcome in ("raised", "none")
         if violation is None and step.status == "misuse" and not refused:
             summary = f"{sentence(step.operation)} breaks a rule ({RULES[step.rule]}) and is not refused"
             violation = Violation("REJECT", "misuse", number, call.method, summary, "accepted", step.rule)
