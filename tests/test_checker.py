@@ -13,8 +13,8 @@ from impl.names import local
 from impl.session import Session
 from impl.token import TokenAllocator
 from oracle.follow import Follower
-from oracle.ops import Cut, Extend, Free, Grow, Part, sentence
-from oracle.rawcall import RawCall, runs_of
+from oracle.ops import Extend, Free, Grow, Part, sentence
+from oracle.rawcall import RawCall
 from oracle.traits import RULES
 from oracle.translate import Translator
 from properties.sources import SeededSource
@@ -344,7 +344,9 @@ def test_a_window_that_was_given_up_is_counted():
 
 def translated(translator, **call):
     made = translator.translate(RawCall(**call))
-    answer = tuple(range(first := call["answer"][0][0], first + call["answer"][0][1])) if "answer" in call else ()
+    answer = (
+        tuple(range(first := call["answer"][0][0], first + call["answer"][0][1])) if "answer" in call else ()
+    )
     translator.apply(made, answer)
     return [sentence(o) for o in (*made.before, made.step.operation)]
 
@@ -357,7 +359,9 @@ def test_calls_by_number_become_operations_by_request():
     assert translated(
         t, method="alloc_extend", prefix=(0,), seq=(6,), last=(-1,), total=6, answer=((4, 6),), **got
     ) == ["extend r1 +6"]
-    assert translated(t, method="alloc_decode", seq=(7,), last=(9,), answer=((10, 1),), **got) == ["decode r1"]
+    assert translated(t, method="alloc_decode", seq=(7,), last=(9,), answer=((10, 1),), **got) == [
+        "decode r1"
+    ]
     assert translated(
         t, method="alloc_extend", prefix=(6,), seq=(8,), last=(9,), total=2, answer=((10, 2),), **got
     ) == ["cut the last 1 of r1", "extend r1 +2"]
@@ -380,7 +384,6 @@ def test_a_double_free_of_pages_that_moved_on_is_a_case_of_its_own():
     assert (last.violation.rule, last.violation.kind) == ("twice", "misuse")
     name = last.translated.step.operation.parts[0].request
     assert last.translated.before == (Extend((Grow(name, 4),)), Free((Part(name),)))
-
 
 
 # -- a real release ------------------------------------------------------------------------------------

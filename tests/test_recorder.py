@@ -14,7 +14,17 @@ import torch
 from impl.live import detach, record
 from impl.token import TokenAllocator
 from oracle.ops import Config
-from oracle.rawcall import Header, RawCall, Trace, TraceError, call_of, header_line, line_of, numbers_of, runs_of
+from oracle.rawcall import (
+    Header,
+    RawCall,
+    Trace,
+    TraceError,
+    call_of,
+    header_line,
+    line_of,
+    numbers_of,
+    runs_of,
+)
 from tests.test_tap import paged, token
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +32,9 @@ HEADER = header_line(Header(Config("token", 8), "token", 8))
 ALLOC = line_of(RawCall("alloc", size=2, outcome="slots", answer=((1, 2),), free=6))
 
 
-@pytest.mark.parametrize("numbers", [(), (4,), (4, 5, 6), (4, 5, 9, 8, 7), (3, 3, 3), (-2, -1, 0), tuple(range(99))])
+@pytest.mark.parametrize(
+    "numbers", [(), (4,), (4, 5, 6), (4, 5, 9, 8, 7), (3, 3, 3), (-2, -1, 0), tuple(range(99))]
+)
 def test_runs_are_the_numbers(numbers):
     assert numbers_of(runs_of(numbers)) == numbers
 
@@ -32,7 +44,15 @@ def test_runs_are_the_numbers(numbers):
     [
         RawCall("alloc", size=-1, outcome="raised", error="ValueError", free=3),
         RawCall("alloc", size=2.0, outcome="none"),
-        RawCall("alloc_extend", prefix=(0, 4), seq=(3, 9), last=(-1, 7), total=8, outcome="slots", answer=((4, 8),)),
+        RawCall(
+            "alloc_extend",
+            prefix=(0, 4),
+            seq=(3, 9),
+            last=(-1, 7),
+            total=8,
+            outcome="slots",
+            answer=((4, 8),),
+        ),
         RawCall("free", slots=((9, 1), (4, 2))),
         RawCall("backup_state", name="S1", free=1, full=2, window=3),
         RawCall("other", error="resize", outcome="raised"),

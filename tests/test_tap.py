@@ -66,7 +66,11 @@ def test_answers_and_errors_are_those_of_the_bare_allocator():
     assert allocator.alloc(4 * 9) is None
     with pytest.raises(ValueError, match="multiple of page_size"):
         allocator.alloc(3)
-    assert [(call.outcome, call.error) for call in heard] == [("slots", ""), ("none", ""), ("raised", "ValueError")]
+    assert [(call.outcome, call.error) for call in heard] == [
+        ("slots", ""),
+        ("none", ""),
+        ("raised", "ValueError"),
+    ]
     assert heard[0].answer == ((4, 8),)
 
 
