@@ -1,6 +1,6 @@
 """What recording and checking a live allocator cost: bare, recorded and checked, in turns, in one run.
 
-The loop is a scheduler's: requests are prefilled, decode together, finish. Time is processor time of this thread.
+The loop is a scheduler's: requests are prefilled, decode together, finish. Time is processor time of this thread; wall time on a GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 
 from impl.live import check, record
 from impl.paged import PagedAllocator
+from impl.token import TokenAllocator
 from impl.torch_engine import TorchEngine
 
 WAYS = ("bare", "recorded", "checked", "both")
@@ -26,6 +27,7 @@ POOLS = {  # page size, pages, running requests, tokens of a prompt
     "small": (4, 64, 4, 12),
     "medium": (16, 2048, 16, 300),
     "large": (64, 16384, 64, 2000),
+    "token": (1, 65536, 16, 300),
 }
 
 
@@ -35,9 +37,16 @@ class Loop:
     def __init__(self, way: str, pool: str, folder: Path, device: str) -> None:
         self.size, pages, self.requests, self.prompt = POOLS[pool]
         self.device = device
-        engine = TorchEngine()
-        allocator: Any = PagedAllocator(
-            pages * self.size, self.size, torch.float32, device, None, False, engine=engine, debug=False
+        common: dict[str, Any] = {
+            "dtype": torch.float32,
+            "device": device,
+            "kvcache": None,
+            "need_sort": False,
+        }
+        allocator: Any = (
+            TokenAllocator(pages, **common, debug=False)
+            if self.size == 1
+            else PagedAllocator(pages * self.size, self.size, **common, engine=TorchEngine(), debug=False)
         )
         if way in ("recorded", "both"):
             allocator = record(allocator, folder / f"{pool}-{way}.trace", mirrors=True, keep=2)
@@ -50,10 +59,11 @@ class Loop:
 
     def run(self, seconds: float) -> None:
         """Rounds of the loop for so many seconds."""
-        started, until = time.thread_time(), time.perf_counter() + seconds
+        clock = time.thread_time if self.device == "cpu" else time.perf_counter  # a GPU is waited for
+        started, until = clock(), time.perf_counter() + seconds
         while time.perf_counter() < until:
             self._round()
-        self.seconds += time.thread_time() - started
+        self.seconds += clock() - started
 
     def _round(self) -> None:
         """The oldest request finishes, a new one is prefilled, and all decode eight tokens."""
@@ -62,14 +72,22 @@ class Loop:
             allocator.free(self.running.pop(0))
             self.operations += 1
         self.turn += 1
-        tokens = self.prompt + self.turn % self.size
-        new = allocator.alloc_extend(*self._both([0]), *self._both([tokens]), self._there([-1]), tokens)
-        self.running.append(new)
+        self.running.append(self._prefill(self.prompt + self.turn % self.size))
         for _ in range(8):
-            lengths = [r.numel() + 1 for r in self.running]
-            slots = allocator.alloc_decode(*self._both(lengths), torch.stack([r[-1] for r in self.running]))
+            slots = self._decode()
             self.running = [torch.cat((r, s[None])) for r, s in zip(self.running, slots, strict=True)]
         self.operations += 9
+
+    def _prefill(self, tokens: int) -> torch.Tensor:
+        if self.size == 1:
+            return self.allocator.alloc(tokens)
+        return self.allocator.alloc_extend(*self._both([0]), *self._both([tokens]), self._there([-1]), tokens)
+
+    def _decode(self) -> torch.Tensor:
+        if self.size == 1:
+            return self.allocator.alloc(len(self.running))
+        lengths = [r.numel() + 1 for r in self.running]
+        return self.allocator.alloc_decode(*self._both(lengths), torch.stack([r[-1] for r in self.running]))
 
     def _there(self, values: list[int]) -> torch.Tensor:
         return torch.tensor(values, device=self.device)
