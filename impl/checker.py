@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from impl.stacks import Stacks
 from impl.tap import Stop
@@ -71,18 +72,19 @@ class Checker:
     """Judges the calls of one allocator; the report of it.
 
     The first finding ends the judging, since nobody can say who owns what behind it; a `clear` of the allocator
-    begins anew. found: what becomes of a finding besides the log.
+    begins anew. found, file: where a finding goes besides the log.
     """
 
     def __init__(
         self,
         follower: Follower,
         found: Callable[[LiveFinding], object] | None = None,
+        file: str | Path | None = None,
         raises: bool = False,
         depth: int = 12,
     ) -> None:
         self.findings: list[LiveFinding] = []
-        self._follower, self._found, self._raises = follower, found, raises
+        self._follower, self._found, self._file, self._raises = follower, found, file, raises
         self._stacks = Stacks(depth)
         self._size = follower.config.page_size
         # Of each page the last calls that gave or took it: number, method, stack.
@@ -177,6 +179,9 @@ class Checker:
         finding = LiveFinding(violation, page, sites)
         self.findings.append(finding)
         logger.error("kvassay: %s", finding)
+        if self._file is not None:
+            with open(self._file, "a", encoding="utf-8") as file:
+                file.write(f"{finding}\n\n")
         if self._found is not None:
             self._found(finding)
         if self._raises:

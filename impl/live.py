@@ -60,6 +60,7 @@ def check(
     *,
     raises: bool = False,
     found: Callable[[LiveFinding], object] | None = None,
+    file: str | Path | None = None,
     kind: str = "",
     traits: Traits | None = None,
     depth: int = 12,
@@ -67,8 +68,8 @@ def check(
 ) -> Any:
     """The allocator, which from here on is judged call by call, and its caller with it.
 
-    A finding goes to the log of the name `kvassay` and to `found`; with `raises` the call that shows it raises
-    `Broken` when it has been done. depth: frames kept of a stack. traits: what the allocator claims, where it
+    A finding goes to the log of the name `kvassay`, to `found` and to the end of `file`; with `raises` the call
+    that shows it raises `Broken` when it has been done. depth: frames kept of a stack. traits: what the allocator claims, where it
     is none of ours and none of SGLang's. `report_of` gives findings so far and what is held.
     """
     pool = pool_of(allocator, kind)
@@ -80,7 +81,7 @@ def check(
         None if window is None else window // pool.page_size,
     )
     allocator, tap = tapped(allocator, mirrors)
-    tap.listeners.append(Checker(follower, found, raises, depth))
+    tap.listeners.append(Checker(follower, found, file, raises, depth))
     return allocator
 
 
@@ -131,6 +132,9 @@ def _traits_of(allocator: Any) -> Traits:
 
 
 def _free_slots(allocator: Any) -> tuple[int | None, int | None]:
+    """Slots that are free now, in all and in the window. RuntimeError inside a group: what waits can't be known."""
+    if getattr(allocator, "_group", None) is not None or not getattr(allocator, "is_not_in_free_group", True):
+        raise RuntimeError("a group of frees is open: begin to listen outside of one")
     if hasattr(allocator, "full_available_size"):
         return int(allocator.full_available_size()), int(allocator.swa_available_size())
     return int(allocator.available_size()), None

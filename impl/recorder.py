@@ -11,8 +11,8 @@ from oracle.rawcall import Header, RawCall, files_of, header_line, line_of
 class Recorder:
     """A trace being written: one line for each call that came back, in the file before the next call begins.
 
-    limit: bytes after which the file is rotated away to `path.1`, `path.2`, …; keep: how many of those stay
-    (0: all). FileExistsError where there is a trace already. A process that dies leaves every whole line.
+    limit: bytes after which the file is rotated away to `path.1`, `path.2`, … (inside a group twice as many);
+    keep: how many of those stay (0: all). FileExistsError where there is a trace already. A process that dies leaves every whole line.
     """
 
     def __init__(self, path: str | Path, header: Header, limit: int = 64 << 20, keep: int = 0) -> None:
@@ -23,6 +23,7 @@ class Recorder:
         self._header, self._process = header, os.getpid()
         self._file = -1
         self._size = 0
+        self._grouped = False
         self._open(header)
 
     def heard(self, call: RawCall) -> None:
@@ -30,9 +31,12 @@ class Recorder:
         if os.getpid() != self._process or self._file < 0:
             return  # a forked child has an allocator of its own
         line = line_of(call).encode()
-        if self._size + len(line) > self.limit:
+        # Inside a group a new file could not say what waits for its end; one that stays open is no reason to wait.
+        if self._size + len(line) > self.limit * (1 + self._grouped):
             self._rotate()
         self._write(line)
+        if call.method in ("free_group_begin", "free_group_end", "clear"):
+            self._grouped = call.method == "free_group_begin"
         self._header = self._header._replace(
             free=call.free if call.full is None else call.full, window=call.window
         )

@@ -182,8 +182,8 @@ class Trace:
 
 
 def is_trace(path: str | Path) -> bool:
-    """Whether a file begins as a trace does."""
-    with open(path, "rb") as file:
+    """Whether a file begins as a trace does. TraceError where there is none."""
+    with open(files_of(Path(path))[0], "rb") as file:
         return KIND.encode() in file.read(200)
 
 

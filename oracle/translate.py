@@ -8,15 +8,15 @@ is shown to the ledger, so a call costs what it touches and not what is held.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from oracle import ops
+from oracle.holdings import Holdings
 from oracle.ledger import Ledger
 from oracle.ops import Config, Grow, Operation, Part
 from oracle.rawcall import RawCall, Runs
 from oracle.traits import Traits
-from oracle.world import NO_TOKEN, NOTHING, BatchCall, FreeCall, Group, Request, Step, World, misused
+from oracle.world import NO_TOKEN, NOTHING, BatchCall, Request, Step, World, misused
 
 Piece = tuple[int, int, int]  # page, first offset, offset behind the last one
 SNAPSHOT = "snapshot"
@@ -47,30 +47,6 @@ class Adopted(NamedTuple):
     tokens: int
 
 
-@dataclass(slots=True)
-class _Holdings:
-    """Who holds which page, by number. `free` and `swa_free` count pages that an allocation can have now."""
-
-    free: int
-    swa_free: int
-    requests: dict[str, Request] = field(default_factory=dict)
-    owner: dict[int, tuple[int, str, int]] = field(default_factory=dict)  # page -> uid, request, place in it
-    page: dict[int, int] = field(default_factory=dict)  # uid -> page
-    group: Group | None = None
-    gone: frozenset[int] = frozenset()
-    by_length: dict[int, str] = field(default_factory=dict)  # a request with so many tokens in whole pages
-    unknown: int = 0  # pages held since before the first call, of which nothing was said yet
-
-    def copy(self) -> _Holdings:
-        return replace(
-            self,
-            requests=dict(self.requests),
-            owner=dict(self.owner),
-            page=dict(self.page),
-            by_length=dict(self.by_length),
-        )
-
-
 class Translator:
     """Translates the calls of one allocator, in their order.
 
@@ -83,10 +59,10 @@ class Translator:
     ) -> None:
         self.config, self.ledger = config, Ledger(config, traits)
         free = config.pages if free is None else free
-        self._now = _Holdings(free, config.swa_pages if swa_free is None else swa_free)
+        self._now = Holdings(free, config.swa_pages if swa_free is None else swa_free)
         self._now.unknown = self._before = config.pages - free
         self.adopted: list[Adopted] = []
-        self._saved: dict[str, _Holdings] = {}
+        self._saved: dict[str, Holdings] = {}
         self._uid = 1
         self._names = 0
         self._seen: set[int] = set()
@@ -152,47 +128,10 @@ class Translator:
                 self._seen.update(self._now.owner)
                 return
             case ops.Clear():
-                self._now = _Holdings(self.config.pages, self.config.swa_pages)
+                self._now = Holdings(self.config.pages, self.config.swa_pages)
                 return
-        after, size = step.after, self.config.page_size
-        fresh = {uid: answer[place] // size for uid, place, _ in step.fresh}
-        now.free, now.swa_free, now.group, now.gone = after.free, after.swa_free, after.group, after.gone
-        self._uid = max(self._uid, after.next_uid)
-        for name in translated.names:
-            old, new = now.requests.get(name), after.requests.get(name)
-            if new is old:
-                continue
-            if new is None:
-                now.requests.pop(name, None)
-                continue
-            now.requests[name] = new
-            now.by_length[new.length // size * size] = name
-            for place in range(len(old.pages) if old is not None else 0, len(new.pages)):
-                uid = new.pages[place]
-                if uid in fresh:
-                    page = fresh[uid]
-                    now.owner[page], now.page[uid] = (uid, name, place), page
-                    self._seen.add(page)
-        back = set(step.back)
-        if isinstance(step.call, FreeCall) and not step.call.swa:
-            back.update(uid for uid, _, _ in step.call.runs if self._given_up(uid))
-        for uid in back:
-            page = now.page.get(uid, 0)
-            if page in now.owner and now.owner[page][0] == uid:
-                del now.owner[page]
-            if after.group is None:
-                now.page.pop(uid, None)
-        if len(now.by_length) > 4096:
-            now.by_length = {length: name for length, name in now.by_length.items() if name in now.requests}
-
-    def _given_up(self, uid: int) -> bool:
-        """Whether the request that held a page holds it no more."""
-        page = self._now.page.get(uid)
-        if page is None or page not in self._now.owner:
-            return False
-        mine, name, place = self._now.owner[page]
-        request = self._now.requests.get(name)
-        return mine == uid and (request is None or place >= len(request.pages) or request.pages[place] != uid)
+        self._uid = max(self._uid, step.after.next_uid)
+        self._seen.update(now.take_over(step, translated.names, answer, self.config.page_size))
 
     # -- pieces of it ----------------------------------------------------------------------------------
 

@@ -281,19 +281,20 @@ def test_planted_faults_are_seen_live(name, codes):
 # -- what becomes of it --------------------------------------------------------------------------------
 
 
-def test_findings_go_to_the_log_and_to_a_callback_and_never_into_the_server(caplog):
+def test_findings_go_to_log_file_and_callback_and_never_into_the_server(caplog, tmp_path):
     told = []
 
     def found(finding):
         told.append(finding)
         raise RuntimeError("the callback is broken as well")
 
-    allocator = check(token(), found=found)
+    allocator = check(token(), found=found, file=tmp_path / "found.txt")
     with caplog.at_level(logging.ERROR, "kvassay"):
         allocator.free(slots(3))
         assert allocator.alloc(2) is not None
     assert len(told) == 1
     assert "a slot is freed once" in caplog.text
+    assert "a slot is freed once" in (tmp_path / "found.txt").read_text()
 
 
 def test_it_raises_where_it_is_told_to_when_the_call_is_done():
@@ -301,6 +302,13 @@ def test_it_raises_where_it_is_told_to_when_the_call_is_done():
     with pytest.raises(Broken, match="a slot is freed once"):
         allocator.free(slots(3))
     assert allocator.available_size() == 9
+
+
+def test_nobody_begins_to_listen_inside_a_group():
+    allocator = token()
+    allocator.free_group_begin()
+    with pytest.raises(RuntimeError, match="a group of frees is open"):
+        check(allocator)
 
 
 def test_leaks_are_listed_by_the_stack_that_took_them():

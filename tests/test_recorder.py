@@ -135,6 +135,23 @@ def test_only_the_last_files_are_kept_and_the_first_of_them_says_how_full_the_po
     assert 0 < len(list(trace.calls())) < 60
 
 
+def test_a_file_ends_outside_of_groups(tmp_path):
+    allocator = record(paged(), tmp_path / "t", limit=600)
+    for _ in range(12):
+        slots = allocator.alloc(8)
+        allocator.free_group_begin()
+        allocator.free(slots[:4])
+        allocator.free(slots[4:])
+        allocator.free_group_end()
+    detach(allocator)
+    files = Trace(tmp_path / "t").files
+    assert len(files) > 2
+    assert all(json.loads(file.read_text().splitlines()[0])["free"] in (24, 32) for file in files)
+    for file in files:
+        lines = [json.loads(line)["op"] for line in file.read_text().splitlines()[1:]]
+        assert lines.count("free_group_begin") == lines.count("free_group_end")
+
+
 def test_a_trace_is_never_written_over(tmp_path):
     record(token(), tmp_path / "t")
     with pytest.raises(FileExistsError, match="another path"):

@@ -295,7 +295,7 @@ def broken(tmp_path):
     call = '{"op":"alloc","size":1,"got":[[1,1]]}\n'
     pair = CaseFile(Case(Config("token", 4), ()), "token", relation="group", other=())
     return {
-        "no such file": (None, "No such file"),
+        "no such file": (None, "there is no such file"),
         "a folder": (tmp_path, "directory"),
         "rubbish": ("rubbish", "not JSON"),
         "an unknown operation": (header + call + '{"op":"steal"}\n', "line 3: op: unknown operation 'steal'"),
