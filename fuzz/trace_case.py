@@ -44,9 +44,11 @@ def case_of(
     trace = Trace(path)
     header = trace.header
     pool, size = header.pool, header.pool.page_size
-    follower = Follower(
-        pool, traits, *(None if free is None else free // size for free in (header.free, header.window))
-    )
+    free, window = (None if slots is None else slots // size for slots in (header.free, header.window))
+    try:
+        follower = Follower(pool, traits, free, window)
+    except ValueError as error:
+        raise TraceError(f"{trace.files[0]}: line 1: {error}") from None
     operations: list[Operation] = []
     notes: list[str] = []
     recorded: Violation | None = None

@@ -70,7 +70,8 @@ def check(
 
     A finding goes to the log of the name `kvassay`, to `found` and to the end of `file`; with `raises` the call
     that shows it raises `Broken` when it has been done. depth: frames kept of a stack. traits: what the allocator claims, where it
-    is none of ours and none of SGLang's. `report_of` gives findings so far and what is held.
+    is none of ours and none of SGLang's. `report_of` gives findings so far and what is held. An allocator in use is
+    taken over as it is; RuntimeError inside a group of frees, ValueError where window halves are gone already.
     """
     pool = pool_of(allocator, kind)
     full, window = _free_slots(allocator)

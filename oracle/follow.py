@@ -25,12 +25,15 @@ class Followed(NamedTuple):
 class Follower:
     """Follows one allocator. `over` says why nothing more is judged, until the allocator is cleared.
 
-    free, swa_free: pages free at the first call; None for a new allocator.
+    free, swa_free: pages free at the first call; None for a new allocator. ValueError where window halves are
+    gone already, since nobody can say of which pages.
     """
 
     def __init__(
         self, config: Config, traits: Traits, free: int | None = None, swa_free: int | None = None
     ) -> None:
+        if free is not None and swa_free is not None and config.pages - free != config.swa_pages - swa_free:
+            raise ValueError("window halves of held pages were given up before: begin with an idle pool")
         self.config, self.traits = config, traits
         self.calls = 0
         self.over = ""

@@ -156,6 +156,7 @@ class Trace:
     def calls(self) -> Iterator[RawCall]:
         """Every call, in order."""
         part = self.header.part
+        taken: set[str] = set()
         for place, path in enumerate(self.files):
             header = self._header(path)
             if header.part != part + place:
@@ -165,8 +166,15 @@ class Trace:
             for number, line in _lines(path):
                 if number > 1:
                     call = self._call(path, number, line)
-                    if call is not None:
-                        yield call
+                    if call is None:
+                        continue
+                    if call.method == "backup_state":
+                        taken.add(call.name)
+                    elif call.name and call.name not in taken and part == 1:
+                        raise TraceError(
+                            f"{path}: line {number}: name: no line before takes a snapshot {call.name!r}"
+                        )
+                    yield call
 
     def _header(self, path: Path) -> Header:
         for _, line in _lines(path):

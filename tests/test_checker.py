@@ -311,6 +311,13 @@ def test_nobody_begins_to_listen_inside_a_group():
         check(allocator)
 
 
+def test_a_pool_whose_window_halves_are_gone_is_not_taken_over():
+    allocator = swa()
+    allocator.free_swa(extend(allocator, [0], [4])[:2])
+    with pytest.raises(ValueError, match="begin with an idle pool"):
+        check(allocator)
+
+
 def test_leaks_are_listed_by_the_stack_that_took_them():
     def leaky(allocator):
         return extend(allocator, [0], [5])

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fuzz.trace_case import case_of
 from impl.live import detach, record
+from impl.names import local
 from impl.token import TokenAllocator
 from oracle.ops import Config
 from oracle.rawcall import (
@@ -25,6 +27,8 @@ from oracle.rawcall import (
     numbers_of,
     runs_of,
 )
+from oracle.traits import ALWAYS, OPTIONAL, Traits
+from properties.judged import first_violation
 from tests.test_tap import paged, token
 
 ROOT = Path(__file__).parents[1]
@@ -101,6 +105,9 @@ def test_a_killed_process_leaves_every_call_that_came_back(tmp_path):
     assert len(calls) >= 400
     assert [call.method for call in calls[:400]] == ["alloc", "free"] * 200
     assert trace.header.subject == "token"
+    told = case_of(tmp_path / "t", Traits(ALWAYS | OPTIONAL))
+    assert (told.calls, told.recorded, told.stopped) == (len(calls), None, "")
+    assert first_violation(local("token"), told.case, "contract") is None
 
 
 def test_a_line_that_was_cut_off_is_left_out_with_a_note(tmp_path):

@@ -280,15 +280,6 @@ def test_the_child_process_gives_the_same(tmp_path):
     assert len(casefile.read(tmp_path / "t.shrunk.json").case.operations) == 1
 
 
-def test_a_snapshot_from_nowhere_ends_the_translation_with_a_note(tmp_path, in_process):
-    path = trace_of(local("token"), POOLS["token"], tmp_path / "t", 100)
-    with path.open("a") as file:
-        file.write('{"op":"restore_state","name":"later","free":8}\n{"op":"alloc","size":1,"got":[[1,1]]}\n')
-    run = shrink(path)
-    assert run.exit_code == 0
-    assert "'later' that was not taken before" in run.output
-
-
 def broken(tmp_path):
     header = trace_of(local("token"), POOLS["token"], tmp_path / "good", 20).read_text().splitlines(True)[0]
     anonymous = json.dumps({k: v for k, v in json.loads(header).items() if k != "subject"}) + "\n"
@@ -301,6 +292,10 @@ def broken(tmp_path):
         "an unknown operation": (header + call + '{"op":"steal"}\n', "line 3: op: unknown operation 'steal'"),
         "a broken line": (header + '{"op":\n' + call, "line 2: not JSON"),
         "a header alone": (header, "no whole call"),
+        "a snapshot of later": (
+            header + call + '{"op":"restore_state","name":"S1"}\n{"op":"backup_state","name":"S1"}\n',
+            "line 3: name: no line before takes a snapshot 'S1'",
+        ),
         "another schema": (header.replace('"schema": 1', '"schema": 2'), "line 1: has schema 2"),
         "no subject": (anonymous + call, "give --impl"),
         "a cut-off case": ('{"schema": 1, "kind": "kvassay case", "pool"', "not JSON"),
@@ -311,7 +306,7 @@ def broken(tmp_path):
 
 @pytest.mark.parametrize("what", [
     "no such file", "a folder", "rubbish", "an unknown operation", "a broken line", "a header alone",
-    "another schema", "no subject", "a cut-off case", "two runs", "an unknown subject",
+    "another schema", "no subject", "a snapshot of later", "a cut-off case", "two runs", "an unknown subject",
 ])  # fmt: skip
 def test_broken_input_says_where_and_writes_nothing(what, tmp_path):
     text, says = broken(tmp_path)[what]
