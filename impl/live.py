@@ -134,7 +134,9 @@ def _traits_of(allocator: Any) -> Traits:
 
 def _free_slots(allocator: Any) -> tuple[int | None, int | None]:
     """Slots that are free now, in all and in the window. RuntimeError inside a group: what waits can't be known."""
-    if getattr(allocator, "_group", None) is not None or not getattr(allocator, "is_not_in_free_group", True):
+    # Ours, releases up to 0.5.15, and later ones.
+    closed = getattr(allocator, "is_not_in_free_group", getattr(allocator, "free_group", None) is None)
+    if not closed or getattr(allocator, "_group", None) is not None:
         raise RuntimeError("a group of frees is open: begin to listen outside of one")
     if hasattr(allocator, "full_available_size"):
         return int(allocator.full_available_size()), int(allocator.swa_available_size())

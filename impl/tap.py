@@ -23,25 +23,29 @@ from oracle.rawcall import RawCall, Runs, runs_of
 
 logger = logging.getLogger("kvassay")
 
-# How each method is called in a trace. `free_full`, `free_segment` and `free_page_ids` are frees of some
-# releases; what else changes who holds what is `other`, and nobody can follow it.
+# How each method is called in a trace. Releases from 0.5.18 on have frees by many names; what else changes who
+# holds what is `other`, and nobody can follow it.
 TAPPED = {
-    "alloc": "alloc", "alloc_extend": "alloc_extend", "alloc_decode": "alloc_decode", "free": "free",
-    "free_full": "free", "free_segment": "free", "free_segments": "free", "free_page_ids": "free",
-    "free_swa": "free_swa", "free_group_begin": "free_group_begin", "free_group_end": "free_group_end",
+    "alloc": "alloc", "alloc_extend": "alloc_extend", "alloc_decode": "alloc_decode",
+    "free": "free", "free_full": "free", "free_page_ids": "free", "free_segment": "free", "free_segments": "free",
+    "free_full_segment": "free", "free_full_segments": "free",
+    "free_swa": "free_swa", "free_swa_segment": "free_swa",
+    "free_group_begin": "free_group_begin", "free_group_end": "free_group_end",
     "merge_and_sort_free": "merge_and_sort_free", "backup_state": "backup_state",
-    "restore_state": "restore_state", "clear": "clear", "resize": "other", "alloc_extend_swa_tail": "other",
+    "restore_state": "restore_state", "clear": "clear",
+    "resize": "other", "alloc_extend_swa_tail": "other",
+    "set_full_to_swa_mapping": "other", "clear_full_to_swa_mapping": "other",
 }  # fmt: skip
 SNAPSHOTS = 8  # that are remembered; names go round
 SHORT = 24  # numbers up to which a loop is faster than NumPy
 # The names of what is read. Where a class has others, its bases are asked, and then this order holds.
 _USUAL = {
-    "alloc": ("need_size",), "free": ("free_index",), "free_full": ("free_index",), "free_swa": ("free_index",),
-    "free_segment": ("free_index",), "free_segments": ("segments",), "free_page_ids": ("page_ids",),
+    "alloc": ("need_size",),
     "alloc_extend": (
         "prefix_lens", "prefix_lens_cpu", "seq_lens", "seq_lens_cpu", "last_loc", "extend_num_tokens",
     ),
     "alloc_decode": ("seq_lens", "seq_lens_cpu", "last_loc"),
+    "free_page_ids": ("page_ids",), "free_segments": ("segments",), "free_full_segments": ("segments",),
 }  # fmt: skip
 _ALLOCATIONS = frozenset({"alloc", "alloc_extend", "alloc_decode"})
 
@@ -159,8 +163,8 @@ class Tap:
         return _numbers(given[name] if mirror is None else mirror)
 
     def _freed(self, method: str, given: dict[str, Any]) -> Runs:
-        if method == "free_segments":
-            return tuple(run for segment in given["segments"] for run in _runs(_tensor_of(segment)))
+        if method in ("free_segments", "free_full_segments"):
+            return tuple(run for segment in given["segments"] for run in _runs(segment[0]))
         if method == "free_page_ids":
             size = int(getattr(self.target, "page_size", 1))
             return tuple((first * size, count * size) for first, count in _runs(given["page_ids"]))
@@ -211,7 +215,7 @@ def _runs(values: Any) -> Runs:
 
 def _parameters(plain: type, method: str) -> tuple[str, ...]:
     """The names of a method's parameters, as the first class that calls them by SGLang's names has them."""
-    usual = _USUAL.get(method, ())
+    usual = _USUAL.get(method, ("free_index",) if TAPPED[method].startswith("free") else ())
     for base in plain.__mro__:
         defined = vars(base).get(method)
         if inspect.isfunction(defined):
@@ -219,11 +223,6 @@ def _parameters(plain: type, method: str) -> tuple[str, ...]:
             if not usual or usual[-1] in names:
                 return names
     return usual
-
-
-def _tensor_of(segment: Any) -> Any:
-    """A segment is a tensor of slots, or a tuple that begins with one."""
-    return segment[0] if isinstance(segment, tuple) else getattr(segment, "free_index", segment)
 
 
 def _answers(allocator: Any, method: str) -> bool:

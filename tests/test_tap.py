@@ -86,6 +86,27 @@ def test_what_the_allocator_calls_itself_is_not_heard_twice():
     assert [(call.method, call.slots) for call in heard] == [("alloc", ()), ("free", ((1, 3),))]
 
 
+def test_frees_by_other_names_are_frees():
+    class Named(PagedAllocator):
+        def free_segments(self, segments):
+            for slots, _ in segments:
+                self.free(slots)
+
+        def free_page_ids(self, page_ids):
+            self.free(page_ids * self.page_size)
+
+        def free_full_segment(self, free_index, *, start_pos):
+            self.free(free_index)
+
+    allocator, heard = listened(Named(32, 4, torch.float32, "cpu", None, False))
+    a = allocator.alloc(16)
+    allocator.free_segments([(a[:4], 0), (a[8:12], 8)])
+    allocator.free_page_ids(torch.tensor([2]))
+    allocator.free_full_segment(a[12:], start_pos=12)
+    freed = [(call.method, call.slots, call.free) for call in heard[1:]]
+    assert freed == [("free", ((4, 4), (12, 4)), 24), ("free", ((8, 4),), 28), ("free", ((16, 4),), 32)]
+
+
 def test_what_is_asked_is_read_before_the_call():
     allocator, heard = listened(token())
     slots = allocator.alloc(3)
