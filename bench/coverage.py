@@ -16,7 +16,7 @@ from impl.names import OWN, local
 from properties.coverage import FLOORS, reachable
 from properties.judged import judged
 from properties.sources import SeededSource
-from properties.workload import draw_config, generate_planned
+from properties.workload import generate_planned, typical_config
 
 LEVEL = "hardened"
 
@@ -24,7 +24,7 @@ LEVEL = "hardened"
 def shares(name: str, seeds: int, sequences: int) -> list[float]:
     """The share that each seed's sequences try, on one subject."""
     subject = local(name)
-    of = reachable(subject.space, subject.traits(draw_config(SeededSource(0), subject.space, LEVEL)))
+    of = reachable(subject.space, subject.traits(typical_config(subject.space, LEVEL)))
     found = []
     for seed in range(seeds):
         tried: Counter[str] = Counter()

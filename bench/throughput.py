@@ -139,7 +139,7 @@ def show(found: list[Rate]) -> None:
         alone = rate.source == PEER
         peer = rate.per_second if alone else peer
         table.add_row(
-            rate.subject,
+            rate.subject.replace("[", "\\["),
             rate.source,
             f"{rate.operations:,}",
             f"{rate.per_second:,.0f}",

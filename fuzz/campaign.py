@@ -152,6 +152,7 @@ def _shapes_to_leave_out(finding: Finding, subject: Subject, level: str) -> list
                 found.update(shapes(step, case.config))
     if finding.violation.code == "ALIAS":
         common["overwriting tensors"] = -1  # that this is needed is what the code says
+    common["with undefined lanes"] = -1  # in a shrunk case only where it is needed
     return sorted(found, key=lambda shape: (common[shape], shape))
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fuzz.cli_live import shrink
+from fuzz.cli_power import power
 
 if TYPE_CHECKING:
     from fuzz.campaign import TaskResult
@@ -71,7 +72,7 @@ def refuse(message: str) -> NoReturn:
     "--tier",
     type=click.Choice(("allocator", "kernel")),
     default="allocator",
-    help="kernel: SUBJECT is an index engine.",
+    help="kernel: SUBJECT is an index engine (torch, triton, emulator, or anybody's).",
 )
 @click.option(
     "--seed",
@@ -106,13 +107,16 @@ def gate(
 ) -> None:  # fmt: skip
     """The pre-merge gate; without --impl it judges the project's own allocators.
 
+    First of all it looks for a fault that nothing can miss (defect:canary); a gate that misses it is broken.
+
     Exit code: 0 all properties hold, 1 a finding, 2 bad usage or input, 3 undecided.
     """
     import secrets
 
+    from fuzz.canary import look_for_canary
     from fuzz.findings import AcceptedError, read_accepted
-    from fuzz.report import EXIT, document, print_reports, verdict_of, write_all
-    from fuzz.run import Options, default_workers, run, targets_for
+    from fuzz.report import EXIT, document, print_reports, write_all
+    from fuzz.run import KERNEL, Options, default_workers, run, targets_for
     from impl.errors import SubjectError
 
     console = _console(as_json)
@@ -134,8 +138,11 @@ def gate(
             highlight=False,
             markup=False,
         )
+        canary = look_for_canary(all(target.tier == KERNEL for target in options.targets), options.seed)
+        console.print(f"canary: {canary}", highlight=False)
         with _Progress(console) as progress:
-            for report in run(options, progress.update):
+            # A gate that misses its canary says nothing about anybody.
+            for report in run(options, progress.update) if canary.found else ():
                 progress.done(report)
                 reports.append(report)
     except (SubjectError, AcceptedError) as error:
@@ -147,12 +154,17 @@ def gate(
         raise SystemExit(UNDECIDED) from error
     order = {target: place for place, target in enumerate(options.targets)}
     reports.sort(key=lambda report: order[report.target])
-    whole = document(reports, options)
+    whole = document(reports, options, canary)
     write_all(out, reports, options, whole)
-    print_reports(console, reports, out)
+    if canary.found:
+        print_reports(console, reports, out)
+    else:
+        click.echo(
+            f"kvassay: the gate is broken: its canary, a fault that nothing can miss, was {canary}", err=True
+        )
     if as_json:
         click.echo(json.dumps(whole, indent=1))
-    raise SystemExit(EXIT[verdict_of(reports)])
+    raise SystemExit(EXIT[whole["verdict"]])
 
 
 def _console(stderr: bool = False) -> Console:
@@ -213,25 +225,29 @@ def _plain(text: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def list_(as_json: bool) -> None:
     """What there is: subjects, properties, codes and levels."""
+    from impl.defects.catalogue import CATALOGUE
     from impl.engines import OWN_ENGINES
-    from impl.names import GROUP, OWN, plug_ins
+    from impl.names import DEFECT, GROUP, OWN, plug_ins
     from oracle.codes import CODES
     from properties.checks import CHECKS
 
     subjects = {
         **OWN,
+        f"{DEFECT}ID": "one of our own with a known fault, from the table of defects below",
         "sglang:PART": "the SGLang that is installed, or --path to a working tree; PART is token, paged, ascend or swa",
         "sglang@VERSION:PART": "a release of SGLang, fetched from the package index into a cache",
         "package.module:factory": "any function that makes an allocator (see impl/factory.py)",
         **{name: f"added by {point.value} (entry point group {GROUP})" for name, point in plug_ins().items()},
     }
-    engines = dict.fromkeys(OWN_ENGINES, "kvassay's own index engine") | {
-        "package.module:engine": "any extend and decode"
+    engines = OWN_ENGINES | {
+        f"{DEFECT}ID": "one with a known fault in its arithmetic",
+        "package.module:engine": "any extend and decode",
     }
     properties = {name: (check.__doc__ or "").strip() for name, check in CHECKS.items()}
     whole: dict[str, dict[str, str]] = {
         "subjects": subjects,
         "engines (--tier kernel)": engines,
+        "defects": {f"{DEFECT}{defect.id}": defect.about for defect in CATALOGUE.values()},
         "properties": properties,
         "codes": {name: code.asserts for name, code in CODES.items()},
     }
@@ -295,3 +311,4 @@ def doctor(impl: str, path: str, device: str) -> None:
 
 
 main.add_command(shrink)
+main.add_command(power)

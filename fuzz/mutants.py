@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from fuzz.campaign import campaign
+from fuzz.explained import Explained
 from fuzz.forked import in_fork, spawned
 from fuzz.mutator import Mutant, Source
 from fuzz.run import start_worker
@@ -24,9 +25,10 @@ from impl.subject import LocalSubject
 from properties.checks import Avoid, Tally, Task, plan_of, run_task
 from properties.judged import Broken, HarnessError, judged
 from properties.sources import SeededSource
-from properties.workload import NONE, draw_config, generate_planned
+from properties.workload import NONE, generate_planned, typical_config
 
 TIMEOUT = 120.0
+HARNESS = "impl.emulator"  # runs kernels of ours, and is none of what is judged
 KILLED = ("finding", "broke", "died", "hung")
 
 
@@ -95,7 +97,7 @@ def levels_of(subject: LocalSubject) -> tuple[str, ...]:
     """Where a subject's own promises are: parity where it claims an order, and what its gate asks."""
     hardened = parse(subject.name).base in OWN
     level = "hardened" if hardened else "contract"
-    ordered = subject.traits(draw_config(SeededSource(0), subject.space, level)).dialect is not None
+    ordered = subject.traits(typical_config(subject.space, level)).dialect is not None
     return ("parity", level) if ordered else (level,)
 
 
@@ -159,7 +161,7 @@ def prepare(name: str, budget: str, seed: int) -> Prepared:
 def sources_of(subject: LocalSubject) -> list[Source]:
     """The modules that hold the allocator's classes, those of what it is made of, and their helpers' modules."""
     seen: dict[str, types.ModuleType] = {}
-    objects, known = [subject.make(draw_config(SeededSource(0), subject.space, "contract")).allocator], set()
+    objects, known = [subject.make(typical_config(subject.space, "contract")).allocator], set()
     package = type(objects[0]).__module__.partition(".")[0]
     while objects:
         thing = objects.pop()
@@ -167,7 +169,7 @@ def sources_of(subject: LocalSubject) -> list[Source]:
             continue
         known.add(id(thing))
         for cls in type(thing).__mro__:
-            if cls.__module__.partition(".")[0] == package:
+            if cls.__module__.partition(".")[0] == package and not cls.__module__.startswith(HARNESS):
                 seen.setdefault(cls.__module__, sys.modules[cls.__module__])
         objects += [
             value for value in getattr(thing, "__dict__", {}).values()
@@ -256,35 +258,28 @@ def _try(
     return "survived", ""
 
 
-# -- what is proven to be equivalent -------------------------------------------------------------------
+# -- what is known of those that live --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Equivalent:
-    """A change that makes no difference to anybody, and why; or a survivor and its reason (`proven` false)."""
+def explain(score: Score, known: Sequence[Explained], whole: bool = False) -> tuple[Score, list[Explained]]:
+    """The score with reasons on its survivors, proven equivalents left out; and the entries that fit no mutant.
 
-    function: str
-    text: str
-    before: str
-    after: str
-    reason: str
-    proven: bool = True
-
-
-def explained(score: Score, known: Sequence[Equivalent]) -> tuple[Score, list[Equivalent]]:
-    """The score with reasons on its survivors, proven equivalents left out; and the entries that fit nothing."""
-    by_key = {(e.function, e.text, e.before, e.after): e for e in known}
-    used: set[Equivalent] = set()
+    whole: every entry has to fit; else only those of the modules that were changed.
+    """
+    entries = {entry.key: entry for entry in known}
+    modules = {fate.mutant.module for fate in score.fates}
+    used: set[Explained] = set()
     fates = []
     for fate in score.fates:
-        m = fate.mutant
-        entry = by_key.get((f"{m.module}:{m.function}", m.text, m.before, m.after))
+        mutant = fate.mutant
+        entry = entries.get((f"{mutant.module}:{mutant.function}", mutant.text, mutant.before, mutant.after))
         if entry is not None:
             used.add(entry)
             if fate.fate == "survived":
                 fate = replace(fate, reason=entry.reason, fate="equivalent" if entry.proven else "survived")
         fates.append(fate)
-    return Score(fates, score.undriven, score.seconds), [e for e in known if e not in used]
+    asked = [entry for entry in known if whole or entry.function.partition(":")[0] in modules]
+    return Score(fates, score.undriven, score.seconds), [entry for entry in asked if entry not in used]
 
 
 def survivors(score: Score) -> Iterator[Fate]:

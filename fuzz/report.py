@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fuzz.canary import Canary
 from fuzz.findings import Finding
 from fuzz.run import KERNEL, Options, RunReport
 from oracle import casefile
@@ -45,11 +46,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def document(reports: list[RunReport], options: Options) -> dict[str, Any]:
+def document(reports: list[RunReport], options: Options, canary: Canary) -> dict[str, Any]:
     """The run as one JSON document (see DESIGN.md, The command line)."""
     return {
         "schema": SCHEMA,
-        "verdict": verdict_of(reports),
+        "verdict": verdict_of(reports) if canary.found else "error",
+        "canary": str(canary),
         "versions": versions(),
         "runs": [_run(report, options) for report in reports],
     }
@@ -131,7 +133,8 @@ def write_all(root: Path, reports: list[RunReport], options: Options, whole: dic
     for report in reports:
         for finding in report.findings:
             _write_case(root / "cases" / case_name(finding), finding, options)
-    _write(root / "junit.xml", junit(reports))
+    broken = "" if reports else f"nothing was judged: canary {whole['canary']}"
+    _write(root / "junit.xml", junit(reports, broken))
     _write(root / "report.json", json.dumps(whole, indent=1) + "\n")
 
 
@@ -165,9 +168,16 @@ def _write(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def junit(reports: list[RunReport]) -> str:
-    """JUnit XML: a suite for each run, a test case for each property, failures in words."""
+def junit(reports: list[RunReport], broken: str = "") -> str:
+    """JUnit XML: a suite for each run, a test case for each property, failures in words.
+
+    broken: why there is no run to tell of, which must not look like a run without failures.
+    """
     root = ET.Element("testsuites", name="kvassay")
+    if broken:
+        suite = ET.SubElement(root, "testsuite", name="the gate itself", tests="1", failures="0", errors="1")
+        case = ET.SubElement(suite, "testcase", classname="kvassay", name="canary")
+        ET.SubElement(case, "error", message=broken)
     for report in reports:
         target = report.target
         suite = ET.SubElement(root, "testsuite", name=f"{target.name} at {target.level}")

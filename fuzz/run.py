@@ -22,17 +22,17 @@ from fuzz.findings import Accepted, Finding, accept, distinct
 from impl.child import ChildEngine
 from impl.engines import OWN_ENGINES, EngineSubject, local_engine
 from impl.errors import SubjectError
-from impl.names import OWN, parse, resolve
+from impl.names import DEFECT, OWN, known_defect, parse, resolve
 from impl.subject import Space, Subject
 from oracle.codes import CODES
 from oracle.traits import RULES, Traits
 from properties.checks import Avoid, Task, plan_of, plan_of_engine
 from properties.coverage import Coverage, floor_for, reachable
-from properties.sources import SeededSource
-from properties.workload import NONE, draw_config
+from properties.workload import NONE, typical_config
 
 OWN_LEVELS = ("parity", "hardened")
-INTERPRETED = ("paged[engine=triton]", "swa[engine=triton]")  # sampled: Triton's interpreter is slow
+# Our kernels, on a CPU: emulated in full, and sampled in Triton's interpreter, which is slow.
+ON_CPU = ("paged[engine=emulator]", "swa[engine=emulator]", "paged[engine=triton]", "swa[engine=triton]")
 KERNEL, ALLOCATOR = "kernel", "allocator"
 
 
@@ -116,16 +116,23 @@ Progress = Callable[[RunReport, TaskResult | None], None]
 
 def targets_for(names: tuple[str, ...], level: str, tier: str, device: str = "cpu") -> tuple[Target, ...]:
     """What a gate runs: without names the project's own; without a level what each kind of subject is held to."""
+    engines = tuple(name for name in OWN_ENGINES if device == "cpu" or name != "emulator")
     if tier == KERNEL:
-        return tuple(Target(name, "contract", KERNEL) for name in names or OWN_ENGINES)
+        return tuple(Target(name, "contract", KERNEL) for name in names or engines)
     chosen: list[Target] = []
-    interpreted = INTERPRETED if device == "cpu" else ()
-    for name in names or (*OWN, *interpreted):
-        levels = (level,) if level else OWN_LEVELS if parse(name).base in OWN else ("contract",)
-        chosen += [Target(name, each) for each in levels]
+    for name in names or (*OWN, *(ON_CPU if device == "cpu" else ())):
+        chosen += [Target(name, each) for each in ((level,) if level else levels_of(name))]
     if not names:
-        chosen += [Target(name, "contract", KERNEL) for name in OWN_ENGINES]
+        chosen += [Target(name, "contract", KERNEL) for name in engines]
     return tuple(chosen)
+
+
+def levels_of(name: str) -> tuple[str, ...]:
+    """What a subject is held to where nobody says: defects to the level that shows them."""
+    base = parse(name).base
+    if base.startswith(DEFECT):
+        return (known_defect(base).level,)
+    return OWN_LEVELS if base in OWN else ("contract",)
 
 
 def run(options: Options, progress: Progress) -> Iterator[RunReport]:
@@ -282,7 +289,7 @@ def _describe(target: Target, options: Options) -> _Description:
     if target.tier == KERNEL:
         return _Description(subject.about, tasks)
     subject = cast("Subject", subject)
-    traits = subject.traits(draw_config(SeededSource(0), subject.space, target.level))
+    traits = subject.traits(typical_config(subject.space, target.level))
     return _Description(
         subject.about, tasks, not_claimed(subject, traits, target.level), subject.space, traits
     )

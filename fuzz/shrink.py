@@ -148,7 +148,7 @@ def _without_two(case: Case) -> Iterator[Case]:
 def _plainer_configs(case: Case) -> Iterator[Case]:
     """Pools with fewer and smaller pages, and callers that do less."""
     config = case.config
-    for name in ("need_sort", "spare", "overwrite", "data"):
+    for name in ("need_sort", "spare", "overwrite", "data", "undefined"):
         plain = _default(name) if name != "overwrite" else False
         if getattr(config, name) != plain:
             yield from _with(case, **{name: plain})

@@ -11,7 +11,7 @@ from oracle.world import CopyCall, FreeCall, Run, Slot, Step
 
 
 class Contents:
-    """What the caller wrote to K and V: one number a token, in all layers, heads and dimensions."""
+    """What the caller wrote to K and V: one number a token and layer, in all heads and dimensions."""
 
     def __init__(self, kv: KVPool, window: KVPool | None) -> None:
         self._kv, self._window = kv, window
@@ -33,7 +33,9 @@ class Contents:
         self._stamp += count
         _fill(self._kv, slots, stamps)
         if self._window is not None and window is not None:
-            _fill(self._window, window, stamps)
+            # Where the mapping is wrong, the judge says so: nothing is written outside.
+            inside = (window >= 0) & (window < self._window.size + self._window.page_size)
+            _fill(self._window, window[inside], stamps[inside.cpu()])
 
     def check(self, call: FreeCall, numbers: Callable[[Iterable[Run]], list[int]]) -> str:
         """Compare what lies at the slots that a free gives up with what was written there, for the last time.
@@ -85,7 +87,8 @@ def _compare(pool: KVPool, whose: str, slots: list[int], wanted: list[int]) -> s
     for layer in range(pool.layers):
         k, v = pool.get_kv(layer, index)
         for name, tensor, sign in (("K", k, 1), ("V", v, -1)):
-            right = torch.tensor(wanted, dtype=tensor.dtype, device=tensor.device).view(-1, 1, 1) * sign
+            stamps = torch.tensor(wanted, dtype=tensor.dtype, device=tensor.device).view(-1, 1, 1)
+            right = sign * (stamps * pool.layers + layer)
             wrong = (tensor != right).flatten(1).any(1)
             if bool(wrong.any()):
                 at = slots[int(wrong.nonzero()[0])]
@@ -94,6 +97,7 @@ def _compare(pool: KVPool, whose: str, slots: list[int], wanted: list[int]) -> s
 
 
 def _fill(pool: KVPool, slots: torch.Tensor, stamps: torch.Tensor) -> None:
-    values = stamps.to(pool.dtype).to(slots.device).view(-1, 1, 1).expand(-1, *pool.k_buffer[0].shape[1:])
+    spread = stamps.to(pool.dtype).to(slots.device).view(-1, 1, 1).expand(-1, *pool.k_buffer[0].shape[1:])
     for layer in range(pool.layers):
+        values = spread * pool.layers + layer
         pool.set_kv(layer, slots, values, -values)

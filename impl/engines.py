@@ -10,17 +10,24 @@ from typing import Protocol
 
 import torch
 
+from impl.defects.patches import Patch
+from impl.emulator.launch import Emulator
 from impl.errors import SubjectError
-from impl.names import imported
+from impl.names import DEFECT, imported, known_defect
 from impl.paged import IndexEngine
 from oracle.batch import Batch
 from oracle.verdict import Observation
 
 ZONE = 96
+INTERPRETED_SHARE = 0.1  # Triton's interpreter takes milliseconds an operation
 # Far outside every pool that batches are drawn for, and small enough that 128 times it is an int32.
 SENTINEL = 9_000_001
 DTYPES = {"int32": torch.int32, "int64": torch.int64}
-OWN_ENGINES = ("torch", "triton")
+OWN_ENGINES = {
+    "torch": "torch operators",
+    "triton": "our Triton kernels; on a CPU in Triton's interpreter",
+    "emulator": "our Triton kernels on the emulator, which sees what they must not do; on a CPU only",
+}
 
 
 class EngineSubject(Protocol):
@@ -39,13 +46,14 @@ class EngineSubject(Protocol):
 
 @dataclass(slots=True)
 class LocalEngine:
-    """An engine in this process."""
+    """An engine in this process. emulator: what runs its kernels, if it is emulated."""
 
     name: str
     about: str
     engine: IndexEngine
     device: str = "cpu"
     share: float = 1.0
+    emulator: Emulator | None = None
 
     def run_batch(self, batch: Batch, dtype: str) -> Observation:
         """Run one batch between guard zones."""
@@ -66,6 +74,8 @@ class LocalEngine:
         except Exception as error:
             # Whatever an engine raises is an answer, for the judge to weigh.
             return Observation("raised", error=f"{type(error).__name__}: {error}")
+        if self.emulator is not None and (found := self.emulator.take(out)):
+            return Observation("slots", tuple(out.tolist()), guard=found)
         for name, argument in arguments.items():
             where = argument.spoilt(inner=name != "out")
             if where:
@@ -89,12 +99,11 @@ class _Guarded:
 
     def spoilt(self, inner: bool) -> str:
         """Where it was written, in words: outside, or (where it is an input) inside."""
-        changed = (self._whole != self._before).nonzero().reshape(-1).tolist()
         if not inner:
-            changed = [at for at in changed if not ZONE <= at < ZONE + self._count]
-        if not changed:
+            self._before[ZONE : ZONE + self._count] = self.inner
+        if torch.equal(self._whole, self._before):
             return ""
-        at = changed[0] - ZONE
+        at = int((self._whole != self._before).nonzero()[0]) - ZONE
         if 0 <= at < self._count:
             return f"into the input at {at}"
         return (
@@ -104,8 +113,17 @@ class _Guarded:
         )
 
 
+def on_cpu(device: str) -> str:
+    """The device, for an emulated engine. SubjectError where it is not the CPU."""
+    if device != "cpu":
+        raise SubjectError(
+            f"the emulator runs on the CPU: leave out --device {device}, or choose another engine"
+        )
+    return device
+
+
 def local_engine(name: str, device: str = "cpu") -> LocalEngine:
-    """An engine by name: `torch`, `triton`, or `package.module:engine`, in this process."""
+    """An engine by name: `torch`, `triton`, `emulator`, or `package.module:engine`, in this process."""
     match name:
         case "torch":
             from impl.torch_engine import TorchEngine
@@ -115,11 +133,23 @@ def local_engine(name: str, device: str = "cpu") -> LocalEngine:
             from impl.kernels import TritonEngine  # Triton is an extra
 
             where = "run by Triton's interpreter" if device == "cpu" else f"compiled for {device}"
-            share = 0.1 if device == "cpu" else 1.0
+            share = INTERPRETED_SHARE if device == "cpu" else 1.0
             return LocalEngine(name, f"kvassay's own Triton kernels, {where}", TritonEngine(), device, share)
+        case "emulator":
+            from impl.emulator.engine import EmulatedEngine
+
+            emulator = Emulator()
+            about = "kvassay's own Triton kernels, on the emulator"
+            return LocalEngine(name, about, EmulatedEngine(emulator), on_cpu(device), emulator=emulator)
+    if name.startswith(DEFECT):
+        defect = known_defect(name)
+        if not isinstance(defect.fault, Patch):
+            raise SubjectError(f"{name} is no engine's fault: leave --tier kernel out")
+        engine = defect.fault.engine()
+        return LocalEngine(name, defect.about, engine, device, emulator=getattr(engine, "emulator", None))
     if ":" not in name:
         raise SubjectError(
-            f"no engine is called {name!r}; there are {', '.join(OWN_ENGINES)} and package.module:engine"
+            f"no engine is called {name!r}; there are {', '.join(OWN_ENGINES)}, defect:ID and package.module:engine"
         )
     engine = imported(name)
     engine = engine() if isinstance(engine, type) else engine

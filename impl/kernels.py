@@ -6,7 +6,9 @@ No tile grows with the batch, and no argument but TILE is specialised on its val
 
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator"
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import triton
@@ -83,7 +85,16 @@ class TritonEngine:
     """The index engine (`impl.paged.IndexEngine`) on the GPU, or anywhere under TRITON_INTERPRET=1.
 
     Programs can't wait for one another: torch sums up beforehand where each request's tokens and pages start.
+    extend, decode: the kernels to launch; tile: lanes of a program, given those of the launch.
     """
+
+    def __init__(
+        self,
+        extend: Any = extend_kernel,
+        decode: Any = decode_kernel,
+        tile: Callable[[int], int] = lambda lanes: TILE,
+    ) -> None:
+        self._extend, self._decode, self._tile = extend, decode, tile
 
     def extend(
         self,
@@ -101,8 +112,9 @@ class TritonEngine:
         prefix, seq = prefix_lens.long(), seq_lens.long()
         lens = seq - prefix
         new_pages = (seq + (page_size - 1)) // page_size - (prefix + (page_size - 1)) // page_size
+        tile = self._tile(total)
         with _current(out.device):
-            extend_kernel[(triton.cdiv(total, TILE),)](
+            self._extend[(triton.cdiv(total, tile),)](
                 prefix.contiguous(),
                 last_loc.contiguous(),
                 _starts(lens),
@@ -112,7 +124,7 @@ class TritonEngine:
                 prefix.numel(),
                 total,
                 page_size,
-                TILE=TILE,
+                TILE=tile,
             )
 
     def decode(
@@ -128,8 +140,9 @@ class TritonEngine:
         if bs == 0:
             return
         new_page = (seq_lens.long() - 1) % page_size == 0
+        tile = self._tile(bs)
         with _current(out.device):
-            decode_kernel[(triton.cdiv(bs, TILE),)](
+            self._decode[(triton.cdiv(bs, tile),)](
                 seq_lens.contiguous(),
                 last_loc.contiguous(),
                 _starts(new_page.long()),
@@ -137,7 +150,7 @@ class TritonEngine:
                 out,
                 bs,
                 page_size,
-                TILE=TILE,
+                TILE=tile,
             )
 
 

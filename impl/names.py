@@ -1,4 +1,4 @@
-"""Subjects by name: the project's own, SGLang releases and checkouts, anybody's factory, and what plug-ins add."""
+"""Subjects by name: our own, known defects, SGLang releases and checkouts, anybody's factory, and what plug-ins add."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 from impl.errors import SubjectError
 
 if TYPE_CHECKING:
+    from impl.defects.record import Defect
     from impl.subject import LocalSubject, Subject
 
 OWN = {
     "token": "slots one by one, first in first out",
-    "paged": "whole pages; extend and decode on an index engine (Triton or torch)",
+    "paged": "whole pages; extend and decode on an index engine: paged[engine=torch], triton or emulator",
     "ascend": "paged with torch operators only, in int32",
     "swa": "a full pool and a sliding-window pool in step",
 }
 SGLANG_PARTS = ("token", "paged", "ascend", "swa")
+DEFECT = "defect:"
 GROUP = "kvassay.subjects"
 NUMBERS = ("page_size", "pages", "swa_pages", "spare")
 TRUTH = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
@@ -65,7 +67,7 @@ def parse(name: str) -> Name:
 
 
 def resolve(name: str, path: str = "", device: str = "cpu") -> Subject:
-    """The subject of a name, ready to be driven. The project's own run in this process, all others in a child.
+    """The subject of a name, ready to be driven. Our own run in this process, defects too; all others in a child.
 
     path: a working tree, for `sglang:part`. SubjectError says what to do where the subject can't be had.
     """
@@ -73,7 +75,7 @@ def resolve(name: str, path: str = "", device: str = "cpu") -> Subject:
     if path and not parsed.base.startswith("sglang:"):
         raise SubjectError(f"--path goes with sglang:PART (a working tree of SGLang), not with {name}")
     _check_part(parsed.base)
-    if parsed.base in OWN:
+    if parsed.base in OWN or (parsed.base.startswith(DEFECT) and not known_defect(parsed.base).deadly):
         return local(name, device=device)
     if ":" not in parsed.base and parsed.base not in plug_ins():
         raise SubjectError(_unknown(name))
@@ -91,6 +93,8 @@ def local(name: str, path: str = "", device: str = "cpu") -> LocalSubject:
         from impl.subject import own
 
         subject = own(base, device, parsed.engine, name)
+    elif base.startswith(DEFECT):
+        subject = known_defect(base).subject(name, device, parsed.engine)
     elif base.startswith(("sglang@", "sglang:")):
         from impl.sglang_subject import release_subject
 
@@ -103,6 +107,13 @@ def local(name: str, path: str = "", device: str = "cpu") -> LocalSubject:
     else:
         raise SubjectError(_unknown(name))
     return _fixed(subject, parsed)
+
+
+def known_defect(base: str) -> Defect:
+    """The known defect of `defect:ID`. SubjectError, with what may have been meant, where there is none."""
+    from impl.defects.catalogue import defect
+
+    return defect(base.removeprefix(DEFECT))
 
 
 def plug_ins() -> dict[str, Any]:
@@ -120,7 +131,9 @@ def _check_part(base: str) -> None:
 
 
 def _unknown(name: str) -> str:
-    known = ", ".join((*OWN, "sglang:PART", "sglang@VERSION:PART", "package.module:factory", *plug_ins()))
+    known = ", ".join(
+        (*OWN, "defect:ID", "sglang:PART", "sglang@VERSION:PART", "package.module:factory", *plug_ins())
+    )
     return f"no subject is called {name!r}; there are {known} (see `kvassay list`)"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from impl.contents import Contents
+from impl.emulator.launch import Emulator
 from impl.fence import Fence
 from impl.kvpool import KVPool
 from oracle.ops import METHODS, Config
@@ -37,6 +38,8 @@ class Bench:
     form: `mirrored` (lengths on the device and on the CPU) or `device` (the older call form).
     lists: reads free and release list (SWA: of both pools), or None where the allocator hides them.
     kv, kv_window: K and V behind full and window slots, or None. fence: a guard page behind free lists.
+    emulator: runs the allocator's kernels, and knows what they did wrong.
+    counts_pages: its extend can be told the number of new pages.
     """
 
     allocator: Any
@@ -45,6 +48,8 @@ class Bench:
     kv: KVPool | None = None
     kv_window: KVPool | None = None
     fence: Fence | None = None
+    emulator: Emulator | None = None
+    counts_pages: bool = False
 
 
 class Session:
@@ -85,7 +90,9 @@ class Session:
             # Whatever an allocator raises is an answer, for the judge to weigh.
             first = str(error).strip().splitlines() or [""]
             seen = Observation("raised", error=f"{type(error).__name__}: {first[0][:200]}")
+            guard = self._guard()
         else:
+            guard = self._guard(answer)  # before the answer is overwritten
             seen = self._read(step, answer)
         self._overwrite(taken)
         small = self.config.pages <= SMALL_POOL
@@ -94,8 +101,12 @@ class Session:
             full=small or step.probe or self.index % LOOK_EVERY == 0,
             disturbed=self._disturbed(),
             damaged=damaged,
+            guard=guard,
             batch=step.call if isinstance(step.call, BatchCall) and not step.call.flaw else None,
         )
+
+    def _guard(self, answer: Any = None) -> str:
+        return self.bench.emulator.take(answer) if self.bench.emulator is not None else ""
 
     # -- asking ----------------------------------------------------------------------------------------
 
@@ -184,7 +195,7 @@ class Session:
                 return self._tensor(range(first, first + size), taken)
             case "negative":
                 return self._tensor(range(-size, 0), taken)
-            case "dtype" | "shape" | "tensor":
+            case "dtype" | "shape" | "tensor" | "device":
                 return _spoilt(self._tensor(self.slots(call.runs), taken), call.flaw)
         return self._tensor(self.slots(call.runs), taken)
 
@@ -212,6 +223,8 @@ class Session:
         arguments = given.values()
         if call.decode:
             return allocator.alloc_decode(*arguments)
+        if bench.counts_pages and not call.flaw and self.index % 3 == 0:
+            more["num_new_pages"] = _new_pages(call, self.config.page_size)
         return allocator.alloc_extend(*arguments, total, **more)
 
     def _flawed_numbers(
@@ -234,8 +247,7 @@ class Session:
             case "last_loc":
                 last[first] += 1
             case "new pages":
-                need = sum(-(-s // size) + (-p // size) for p, s in zip(prefix, seq, strict=True))
-                return total, {"num_new_pages": need + 1}
+                return total, {"num_new_pages": _new_pages(call, size) + 1}
         return total, {}
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -254,7 +266,12 @@ class Session:
         for uid, place, _ in step.fresh:
             if place < len(slots):
                 self._first[uid] = slots[place]
-        if self._kv is not None and step.status == "legal" and step.fits and len(slots) == step.tokens:
+        if (
+            self._kv is not None
+            and step.status == "legal"
+            and step.fits
+            and self._writable(step, answer, slots)
+        ):
             self._kv.write(step, answer, self._window_of(answer))
         if self.config.overwrite and self.index % 2:
             answer.zero_()
@@ -289,11 +306,13 @@ class Session:
         full: bool,
         disturbed: str = "",
         damaged: str = "",
+        guard: str = "",
         batch: BatchCall | None = None,
     ) -> Observation:
         """What was answered, with what can be read from outside: with `full` the lists and the mapping too."""
         allocator, swa, have = self.allocator, self.config.kind == "swa", self.traits.operations
-        available = whole = window = lists = mapping = forecast = nowhere = None
+        available = whole = window = lists = mapping = forecast = None
+        mismapped = ""
         outcome, error = seen.outcome, seen.error
         try:
             if "available_size" in have:
@@ -303,11 +322,7 @@ class Session:
             if full and self.bench.lists is not None:
                 lists = self.bench.lists(allocator)
             if full and swa:
-                low = -1 if self.traits.translates_none else 0
-                every = torch.arange(low, (self.config.pages + 1) * self.config.page_size, device=self.device)
-                mapping = tuple(allocator.translate_loc_from_full_to_swa(every).tolist())
-                if low:
-                    nowhere, mapping = mapping[0], mapping[1:]
+                mapping, mismapped = self._mapping()
             if batch is not None and outcome == "slots" and "estimated_num_new_pages" in have:
                 forecast = int(allocator.estimated_num_new_pages(len(batch.seq), batch.total))
         except Exception as raised:
@@ -315,10 +330,40 @@ class Session:
         # By position: an observation is made for every operation, and `_replace` takes six times as long.
         return Observation(
             outcome, seen.slots, error, seen.tensor, available, whole, window, lists, mapping,
-            disturbed, damaged, "", forecast, nowhere,
+            disturbed, damaged, guard, forecast, mismapped,
         )  # fmt: skip
 
+    def _mapping(self) -> tuple[tuple[int, ...], str]:
+        """The SWA slot of every full slot, and in what the answer differs from what is claimed of it."""
+        promised = self.traits.translates
+        every = torch.arange(
+            -1 if promised else 0, (self.config.pages + 1) * self.config.page_size, device=self.device
+        )
+        translated = self.allocator.translate_loc_from_full_to_swa(every)
+        mapping = translated.tolist()
+        if not promised:
+            return tuple(mapping), ""
+        nowhere = mapping.pop(0)
+        cache = self.allocator.get_kvcache()
+        wrong = ""
+        if nowhere != -1:
+            wrong = f"-1, which stands for no slot, maps to {nowhere}"
+        elif translated.dtype != getattr(torch, promised):
+            wrong = f"translated slots are {translated.dtype}, and {promised} is promised"
+        elif (
+            cache is not None
+            and cache.full_to_swa_index_mapping is not self.allocator.full_to_swa_index_mapping
+        ):
+            wrong = "the KV cache has another mapping than the allocator"
+        return tuple(mapping), wrong
+
     # -- K and V ---------------------------------------------------------------------------------------
+
+    def _writable(self, step: Step, answer: torch.Tensor, slots: tuple[int, ...]) -> bool:
+        """Whether a caller could write where an answer says. What can't be written is the judge's to name."""
+        size = self.config.page_size
+        low, high = size, (self.config.pages + 1) * size
+        return answer.dim() == 1 and len(slots) == step.tokens and all(low <= slot < high for slot in slots)
 
     def _window_of(self, answer: torch.Tensor) -> torch.Tensor | None:
         if self.bench.kv_window is None:
@@ -333,20 +378,19 @@ def attributes_of(allocator: Any, config: Config, names: frozenset[str], device:
         "size": config.size, "page_size": config.page_size, "num_pages": config.pages, "need_sort": config.need_sort,
         "size_full": config.size, "size_swa": config.swa_pages * config.page_size,
     }  # fmt: skip
-    missing = object()
     for name in sorted(names):
-        got = getattr(allocator, name, missing)
-        if got is missing:
+        if not hasattr(allocator, name):
             return f"{name} is not there"
+        got = getattr(allocator, name)
         if name in right and got != right[name]:
             return f"{name} is {got}, and {right[name]} is right"
         if name == "device" and torch.device(got).type != torch.device(device).type:
             return f"device is {got}, and {device} is right"
-        if name == "full_to_swa_index_mapping":
-            cache = allocator.get_kvcache()
-            if cache is not None and getattr(cache, name, None) is not got:
-                return f"{name} is not on the KV cache"
     return ""
+
+
+def _new_pages(call: BatchCall, page_size: int) -> int:
+    return sum(-(-s // page_size) + (-p // page_size) for p, s in zip(call.prefix, call.seq, strict=True))
 
 
 def _first_that_grows(call: BatchCall) -> int:
@@ -359,7 +403,7 @@ def _spoil(given: dict[str, Any], flaw: str, first: int) -> None:
     if rule == "mirror":
         # The device says less than the mirror, so that what was counted is enough for what is written.
         given[argument][first] += 1 if argument == "prefix_lens" else -1
-    elif rule in ("lengths", "dtype", "shape", "tensor"):
+    elif rule in ("lengths", "dtype", "shape", "tensor", "device"):
         for name in [argument] if argument else ["seq_lens", "seq_lens_cpu"]:
             if name in given:
                 given[name] = _spoilt(given[name], rule)
@@ -373,4 +417,6 @@ def _spoilt(tensor: torch.Tensor, rule: str) -> Any:
             return tensor.float()
         case "shape":
             return tensor[None]
+        case "device":
+            return tensor.to("meta")  # the one other device that every machine has
     return tensor.tolist()

@@ -17,8 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from impl.emulator.launch import Emulator
 from impl.errors import SubjectError
 from impl.sglang_fetch import cache_dir, checkout, fetch, installed
+from impl.sglang_kernels import kernels, run_by
 from impl.sglang_release import CLASS_NAMES, PARTS, Engine, Form, Part, Release, load, methods, parameters
 
 __all__ = (
@@ -82,6 +84,7 @@ def build(
     need_sort: bool | None = None,
     debug: bool = False,
     engine: Engine = "auto",
+    emulator: Emulator | None = None,
     kvcache: Any = None,
     kvcache_swa: Any = None,
     dtype: Any = None,
@@ -90,7 +93,8 @@ def build(
     """An allocator of the release's own class.
 
     `size` and `size_swa` count slots. `need_sort` is dropped by releases without it, and False where it is None.
-    `debug` turns the release's checks on, which it reads when an allocator is made. `kvcache` and, for swa, the
+    `debug` turns the release's checks on, which it reads when an allocator is made. `emulator` is who runs the
+    kernels with the engine of that name; all allocators of a process share it. `kvcache` and, for swa, the
     window pool `kvcache_swa` answer `get_cpu_copy(indices)` and `load_cpu_copy(copy, indices)`. A swa allocator's
     mapping is `full_to_swa_index_mapping`, on it and on its KV pool. Raises SubjectError for what can't be built.
     """
@@ -125,9 +129,10 @@ def build(
     with _environment(_DEBUG_VARIABLE, "true" if debug else None):
         allocator = cls(**{name: values[name] for name in names})
     if chosen is not None and part != "ascend":
+        run_by(release, (emulator or Emulator(undefined=False)) if chosen == "emulator" else None)
         for paged in _paged_allocators(allocator):
             if hasattr(paged, "use_triton_kernels"):  # read at every extend and decode, set when it was made
-                paged.use_triton_kernels = chosen == "triton"
+                paged.use_triton_kernels = chosen != "torch"
     return allocator
 
 
@@ -140,17 +145,18 @@ def _engine(release: Release, part: Part, engine: Engine, page_size: int, device
     if not engines or (part == "swa" and page_size == 1):
         return None
     chosen = engine if engine != "auto" else engines[-1] if device == "cpu" else engines[0]
+    if chosen == "emulator" and device != "cpu":
+        raise SubjectError(f"the emulator runs on the CPU, and {device} was asked for: choose another engine")
     if chosen == "triton" and device == "cpu" and not _interpreted(release):
         raise SubjectError(
             f"{part} of SGLang {release.version} runs Triton kernels, which a CPU can only interpret: "
-            "set TRITON_INTERPRET=1 in the environment before the process starts"
+            "set TRITON_INTERPRET=1 in the environment before the process starts, or choose the emulator"
         )
     return chosen
 
 
 def _interpreted(release: Release) -> bool:
-    kernel = release.cls("paged").alloc_extend.__globals__["alloc_extend_kernel"]
-    return bool(type(kernel).__name__ == "InterpretedFunction")
+    return type(kernels(release)["alloc_extend_kernel"]).__name__ == "InterpretedFunction"
 
 
 def _paged_allocators(allocator: Any) -> Iterator[Any]:
@@ -252,10 +258,12 @@ def describe(
     text = f"{cls.__name__} of SGLang {release.version} on {device}, over a stand-in KV pool"
     if chosen == "triton" and device == "cpu":
         text += ", its Triton kernels run by Triton's interpreter"
+    elif chosen == "emulator":
+        text += ", its Triton kernels run by kvassay's emulator"
     elif chosen == "torch" and part != "ascend":
         text += ", extend and decode on its torch path (use_triton_kernels off)"
     text += "."
-    if chosen == "triton" and "torch" in release.engines(part):
+    if chosen in ("triton", "emulator") and "torch" in release.engines(part) and device == "cpu":
         text += " By itself the release takes its torch path on CPU; use_triton_kernels was set."
     if part == "ascend" and device == "cpu" and _npu_call(release):
         text += (

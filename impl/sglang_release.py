@@ -18,7 +18,7 @@ from impl.sglang_imports import StandIn, StandInFinder, bare_package, forget, im
 
 Part = Literal["token", "paged", "ascend", "swa"]
 Form = Literal["device", "mirrored"]
-Engine = Literal["auto", "triton", "torch"]
+Engine = Literal["auto", "triton", "emulator", "torch"]
 
 PARTS: tuple[Part, ...] = ("token", "paged", "ascend", "swa")
 
@@ -64,15 +64,17 @@ class Release:
         return "page_size" in parameters(self.cls(part).__init__)
 
     def engines(self, part: Part) -> tuple[Engine, ...]:
-        """The engines that `build` can give this part; none where it has neither extend nor decode."""
+        """The engines that `build` can give this part; none where it has neither extend nor decode.
+
+        The first is what it runs on a GPU, the last what it runs on a CPU. `emulator` is the Triton path, emulated.
+        """
         if self.form(part) is None:
             return ()
         if part == "ascend":
             return ("torch",)
         paged = self.cls("paged")
-        return (
-            ("triton", "torch") if "use_triton_kernels" in paged.__init__.__code__.co_names else ("triton",)
-        )
+        chooses = "use_triton_kernels" in paged.__init__.__code__.co_names
+        return ("triton", "emulator", "torch") if chooses else ("triton", "emulator")
 
 
 _loaded: Release | None = None

@@ -15,6 +15,7 @@ import torch
 from packaging.version import InvalidVersion, Version
 
 from impl import sglang
+from impl.emulator.launch import Emulator
 from impl.errors import SubjectError
 from impl.fence import Fence
 from impl.session import Bench, Lists
@@ -60,8 +61,9 @@ def release_subject(name: str, version: str, part: str, engine: str, path: str, 
         raise SubjectError(
             f"{name}: the engines of {part} are {', '.join(release.engines(chosen)) or 'none'}"
         )
-    runs_triton = _on_triton(release, chosen, wanted)
-    interpreted = runs_triton and device == "cpu"
+    runs = _engine(release, chosen, wanted, device)
+    interpreted = runs == "triton" and device == "cpu"
+    emulator = Emulator() if runs == "emulator" else None
     if interpreted:
         with contextlib.suppress(ImportError):
             # Triton's interpreter loads this at its first launch, which takes half a second: once here, and not
@@ -73,11 +75,13 @@ def release_subject(name: str, version: str, part: str, engine: str, path: str, 
     sorts = (False, True) if release.has_need_sort(chosen) else (False,)
 
     def make(config: Config) -> Bench:
+        if emulator is not None:
+            emulator.undefined = config.undefined
         full, window = kv_pools(config, device)
         allocator = sglang.build(
             release, chosen, size=config.size, page_size=config.page_size,
             size_swa=config.swa_pages * config.page_size or None, need_sort=config.need_sort, debug=config.debug,
-            engine=wanted, kvcache=full, kvcache_swa=window, dtype=torch.float32, device=device,
+            engine=wanted, emulator=emulator, kvcache=full, kvcache_swa=window, dtype=torch.float32, device=device,
         )  # fmt: skip
         # What a fresh allocator would report for a launch that never happened is uninitialised memory: make it
         # the same rubbish in every run (one page, no token).
@@ -85,7 +89,7 @@ def release_subject(name: str, version: str, part: str, engine: str, path: str, 
         if isinstance(values, torch.Tensor) and values.numel() == 1:
             values.fill_(1 << 32 if values.dtype == torch.int64 else 1)
         fence = Fence(FENCED) if interpreted else None
-        return Bench(allocator, form, _lists, full, window, fence)
+        return Bench(allocator, form, _lists, full, window, fence, emulator)
 
     have = _methods(release, chosen, sizes)
     form = release.form(chosen) or "mirrored"
@@ -108,7 +112,7 @@ def release_subject(name: str, version: str, part: str, engine: str, path: str, 
         release, chosen, wanted, page_size=sizes[-1] if len(sizes) > 1 else 1, device=device
     )
     share = INTERPRETED_SHARE if interpreted else 1.0
-    space = Space(kind, sizes, sorts, small=interpreted)
+    space = Space(kind, sizes, sorts, small=interpreted, undefined=emulator is not None)
     return LocalSubject(name, about, space, make, claims, device, share)
 
 
@@ -119,9 +123,12 @@ def _version(text: str) -> Version:
         return UNKNOWN
 
 
-def _on_triton(release: sglang.Release, part: sglang.Part, engine: str) -> bool:
+def _engine(release: sglang.Release, part: sglang.Part, engine: str, device: str) -> str:
+    """What runs extend and decode; empty where there is neither."""
     engines = release.engines(part)
-    return bool(engines) and (engine == "triton" or (engine == "auto" and engines[-1] == "triton"))
+    if engine != "auto" or not engines:
+        return engine if engines else ""
+    return engines[-1] if device == "cpu" else engines[0]
 
 
 def _dialect(number: Version, part: str, config: Config) -> Dialect | None:

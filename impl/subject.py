@@ -9,6 +9,9 @@ from typing import Any, Protocol
 import torch
 
 from impl.ascend import AscendAllocator
+from impl.base import BaseAllocator
+from impl.emulator.launch import Emulator
+from impl.engines import INTERPRETED_SHARE, OWN_ENGINES, on_cpu
 from impl.errors import SubjectError
 from impl.kvpool import KVPool, SwaKVPool
 from impl.paged import IndexEngine, PagedAllocator
@@ -22,7 +25,6 @@ from oracle.verdict import Observation
 from oracle.world import Step
 
 KV_SHAPE = {"layers": 2, "heads": 1, "head_dim": 2, "dtype": torch.float32}
-INTERPRETED_SHARE = 0.1  # Triton's interpreter takes milliseconds an operation
 KV_SLOTS = 1024  # K and V are checked on pools up to this size
 
 
@@ -31,6 +33,9 @@ class Space:
     """Which pools a subject can be made with: every generated configuration is drawn from here.
 
     small: only pools of few pages and narrow batches, for subjects that take milliseconds a request.
+    always_checks: what needs no device value is refused without debug mode too, so that the hardened level looks
+    at pools of both kinds.
+    undefined: its kernels can be run with lanes that hold nothing (`Config.undefined`), as on the emulator.
     `fixed` holds what the subject's name asks for in brackets, by field name of `oracle.ops.Config`.
     """
 
@@ -39,6 +44,8 @@ class Space:
     need_sort: tuple[bool, ...] = (False, True)
     data: bool = True
     small: bool = False
+    undefined: bool = False
+    always_checks: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -129,47 +136,67 @@ def kv_pools(config: Config, device: str) -> tuple[KVPool | None, KVPool | None]
 # -- the project's own ---------------------------------------------------------------------------------
 
 PAGE_SIZES = (1, 2, 3, 4, 8, 16, 64)
-OWN = ("token", "paged", "ascend", "swa")
+OWN: dict[str, type[BaseAllocator]] = {
+    "token": TokenAllocator,
+    "paged": PagedAllocator,
+    "ascend": AscendAllocator,
+    "swa": SwaAllocator,
+}
 
 
-def own(part: str, device: str = "cpu", engine: str = "", name: str = "") -> LocalSubject:
-    """One of the project's own subjects. engine: `torch` or `triton`; empty takes the device's default."""
+def own(
+    part: str,
+    device: str = "cpu",
+    engine: str | IndexEngine = "",
+    name: str = "",
+    before: tuple[type, ...] = (),
+) -> LocalSubject:
+    """One of the project's own subjects.
+
+    engine: of `OWN_ENGINES`, empty for the device's default, or one that is made already.
+    before: classes that go before the allocator's own, and change what it does (`impl.defects`).
+    """
     kind = "paged" if part == "ascend" else part
     sizes = {"token": (1,), "paged": PAGE_SIZES, "swa": PAGE_SIZES}[kind]
-    chosen = _engine(engine, part)
+    chosen = _engine(engine, part, device) if isinstance(engine, str) else engine
+    emulator: Emulator | None = getattr(chosen, "emulator", None)
+    maker: Any = type(OWN[part].__name__, (*before, OWN[part]), {}) if before else OWN[part]
 
     def make(config: Config) -> Bench:
+        if emulator is not None:  # one for all allocators: one is driven at a time
+            emulator.undefined = config.undefined
         full, window = kv_pools(config, device)
         common: dict[str, Any] = {"dtype": torch.float32, "device": device, "need_sort": config.need_sort}
         if part == "swa":
             cache = SwaKVPool(full, window) if full is not None and window is not None else None
-            swa = SwaAllocator(
+            swa = maker(
                 config.size, config.swa_pages * config.page_size, config.page_size,
                 kvcache=cache, engine=chosen, debug=config.debug, **common,
             )  # fmt: skip
-            return Bench(swa, lists=pool_lists, kv=full, kv_window=window)
+            return Bench(
+                swa, lists=pool_lists, kv=full, kv_window=window, emulator=emulator, counts_pages=True
+            )
         if part == "token":
-            token = TokenAllocator(config.size, kvcache=full, debug=config.debug, **common)
+            token = maker(config.size, kvcache=full, debug=config.debug, **common)
             return Bench(token, lists=pool_lists, kv=full)
-        maker = AscendAllocator if part == "ascend" else PagedAllocator
         paged = maker(
             config.size, config.page_size, kvcache=full, engine=chosen, debug=config.debug, **common
         )
-        return Bench(paged, lists=pool_lists, kv=full)
+        return Bench(paged, lists=pool_lists, kv=full, emulator=emulator, counts_pages=True)
 
     def claims(config: Config) -> Traits:
         # Without debug mode nothing looks at values on the device, and what they say is the caller's duty.
         return _claims(part, config.debug, config.page_size)
 
-    about = f"kvassay's own {part} allocator" + (f" on the {engine} engine" if engine else "")
+    on = f" on the {engine} engine" if isinstance(engine, str) and engine else ""
+    about = f"kvassay's own {part} allocator{on}"
     interpreted = engine == "triton" and device == "cpu"
     share = INTERPRETED_SHARE if interpreted else 1.0
-    return LocalSubject(
-        name or part, about, Space(kind, sizes, small=interpreted), make, claims, device, share
-    )
+    space = Space(kind, sizes, small=interpreted, undefined=emulator is not None, always_checks=True)
+    return LocalSubject(name or part, about, space, make, claims, device, share)
 
 
-def _engine(engine: str, part: str) -> IndexEngine | None:
+def _engine(engine: str, part: str, device: str) -> IndexEngine | None:
     match engine, part:
         case "", _:
             return None
@@ -182,9 +209,12 @@ def _engine(engine: str, part: str) -> IndexEngine | None:
 
             return TritonEngine()
         case "emulator", _:
-            raise SubjectError("engine is torch or triton; the emulator is not there yet")
+            from impl.emulator.engine import EmulatedEngine
+
+            on_cpu(device)
+            return EmulatedEngine(Emulator())
         case _:
-            raise SubjectError(f"engine is torch or triton, not {engine!r}")
+            raise SubjectError(f"engine is {' or '.join(OWN_ENGINES)}, not {engine!r}")
 
 
 _PLAIN = {"merge_and_sort_free", "backup_state", "restore_state"}
@@ -207,6 +237,6 @@ def _claims(part: str, debug: bool, page_size: int) -> Traits:
         default_dtype="int32" if part == "ascend" else "int64",
         undefined=frozenset() if debug else frozenset(DEVICE_RULES),
         attributes=_ATTRIBUTES | (_SWA_ATTRIBUTES if kind == "swa" else frozenset()),
-        translates_none=kind == "swa",
+        translates="int32" if kind == "swa" else "",
         dialect=SEED_TOKEN if page_size == 1 and kind != "paged" else SEED_PAGED,
     )

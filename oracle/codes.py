@@ -98,7 +98,8 @@ CODES = {
         ),
         Code(
             "GUARD",
-            "No kernel reads or writes outside its arguments, and the process survives every operation.",
+            "No kernel reads or writes outside its arguments, uses what nothing wrote or writes a place twice, and"
+            " the process survives every operation.",
             "Garbage indices, or an illegal memory access that takes all requests with it.",
         ),
         Code(

@@ -52,7 +52,7 @@ def _flawed_free(world: World, operation: ops.Free, page_size: int) -> Step:
         if not runs:
             return skipped(world, operation)
         return misused(world, operation, "twice", FreeCall(tuple(runs), flaw="again"))
-    if operation.flaw in ("dtype", "shape", "tensor"):
+    if operation.flaw in ("dtype", "shape", "tensor", "device"):
         named = (world.requests[part.request] for part in operation.parts if part.request in world.requests)
         live = tuple(run for request in named for run in runs_of(world, request, page_size))
         if not live:

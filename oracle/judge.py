@@ -23,7 +23,7 @@ _ACCIDENTS = frozenset(
     for error in ("NameError", "UnboundLocalError", "AttributeError", "IndexError", "KeyError")
 )
 # Misuse of a batch after which nobody can say how many slots were meant.
-_UNCLEAR = frozenset({"lengths", "shrinks", "negative", "mirror", "shape", "tensor"})
+_UNCLEAR = frozenset({"lengths", "shrinks", "negative", "mirror", "shape", "tensor", "device"})
 
 
 class _Binding(NamedTuple):
@@ -78,7 +78,11 @@ class Judge:
         """Judge a new allocator before its first operation."""
         self._first_lists = seen.lists
         world = World(self.config.pages, self.config.swa_pages)
-        problem = self._numbers(world, seen, "CLEAR") or self._numbering(world, seen, "CLEAR")
+        problem = (
+            self._numbers(world, seen, "CLEAR")
+            or self._numbering(world, seen, "CLEAR")
+            or self._mapping(world, seen)
+        )
         if problem is None and seen.tensor:
             problem = "TYPE", f"of a new allocator {seen.tensor}"
         if problem is None and seen.outcome in ("raised", "crashed"):
@@ -172,7 +176,7 @@ class Judge:
         if seen.outcome == "done":
             # Whether indices of the wrong type were understood can't be told from outside. Slots named twice
             # in one call may come back once: that is no harm, and nothing more can be asked of this world.
-            self._over = step.rule in ("dtype", "shape", "tensor") or (
+            self._over = step.rule in ("dtype", "shape", "tensor", "device") or (
                 step.after is not step.before and self._freed_once(step, seen)
             )
         return None
@@ -446,8 +450,8 @@ class Judge:
         """MAP: live full slots have the window slots that came with them, or 0; no two the same."""
         if seen.mapping is None:
             return None
-        if seen.nowhere not in (None, -1):
-            return "MAP", f"-1, which stands for no slot, maps to {seen.nowhere}"
+        if seen.mismapped:
+            return "MAP", seen.mismapped
         size = self.config.page_size
         claimed: dict[int, str] = {}
         waiting = world.group.swa if world.group is not None else frozenset()

@@ -16,7 +16,8 @@ class Config:
 
     `pages` and `swa_pages` count whole pages of `page_size` slots, `spare` the slots behind the last whole
     page (never handed out). With `overwrite` the caller overwrites every tensor that it gave or was given;
-    with `data` there are K and V, which it writes, reads back and copies to the CPU.
+    with `data` there are K and V, which it writes, reads back and copies to the CPU. With `undefined` lanes that
+    a masked load of a kernel leaves open are poison; only the emulator can do that.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Config:
     spare: int = 0
     overwrite: bool = True
     data: bool = False
+    undefined: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -186,11 +188,12 @@ EXTEND_FLAWS = (
     "last page of padding", "last page of no pool", "last page of the freed",
     "mirror of prefix_lens", "mirror of seq_lens",
     *(f"{rule} of {argument}" for argument in ARGUMENTS for rule in ("lengths", "dtype", "shape", "tensor")),
+    *(f"device of {argument}" for argument in ARGUMENTS if not argument.endswith("_cpu")),
 )  # fmt: skip
 DECODE_FLAWS = tuple(
     flaw for flaw in EXTEND_FLAWS if flaw not in ("total", "shrinks", "new pages") and "prefix" not in flaw
 )
-FREE_FLAWS = ("again", "padding", "foreign", "negative", "dtype", "shape", "tensor")
+FREE_FLAWS = ("again", "padding", "foreign", "negative", "dtype", "shape", "tensor", "device")
 
 
 def rule_of(flaw: str) -> str:
@@ -270,6 +273,9 @@ def _parts(parts: tuple[Part, ...]) -> str:
     )
 
 
+FLAGS = {"undefined": "lanes that a load leaves open are poison"}
+
+
 def config_sentence(config: Config) -> str:
     """A pool in one short line: what differs from the plainest one."""
     words = [f"{config.kind} pool of {config.pages} page(s) of {config.page_size}"]
@@ -278,5 +284,5 @@ def config_sentence(config: Config) -> str:
         if field.name == "overwrite":
             words += ["its caller reuses tensors"] if value else []
         elif field.name not in ("kind", "pages", "page_size") and value != field.default:
-            words.append(field.name if value is True else f"{field.name}={value}")
+            words.append(FLAGS.get(field.name, field.name) if value is True else f"{field.name}={value}")
     return ", ".join(words)

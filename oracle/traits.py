@@ -17,6 +17,7 @@ HOST_RULES = {
     "dtype": "indices and lengths are integers",
     "shape": "indices and lengths have one dimension",
     "tensor": "indices and lengths are tensors",
+    "device": "indices and lengths are on the allocator's device",
     "snapshot": "restore_state takes what backup_state gave",
     "nested group": "groups do not nest",
 }
@@ -76,7 +77,8 @@ class Traits:
     free_full: slots whose window half is gone are freed with `free_full`, and not with `free`.
     dialect: its exact order, or None where it claims none (then there is no parity level).
     attributes: what callers read of it, and a new allocator has right (`impl.session`, `attributes_of`).
-    translates_none: the SWA slot of -1 is -1, so that a request without a last token stays one.
+    translates: dtype of the SWA slots of full slots, where it is promised; then -1 stays -1, so that a request
+    without a last token stays one, and the KV cache has the same mapping.
     """
 
     operations: frozenset[str] = ALWAYS | OPTIONAL
@@ -87,7 +89,7 @@ class Traits:
     free_full: bool = False
     dialect: Dialect | None = None
     attributes: frozenset[str] = frozenset()
-    translates_none: bool = False
+    translates: str = ""
 
     def dtype_of(self, method: str) -> str:
         """The index dtype promised for a method's answer."""

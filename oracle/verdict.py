@@ -17,8 +17,9 @@ class Observation(NamedTuple):
     available, full, window: slots that the subject says it has, in all and by SWA pool.
     lists: free and release list (SWA: of both pools), in order; mapping: SWA slot of every full slot.
     disturbed, damaged, guard: sentences, empty when all is well: a tensor given earlier changed; K or V of
-    live slots changed; something outside the arguments was read or written.
-    forecast: `estimated_num_new_pages` for this batch. nowhere: SWA slot of -1, where that is claimed to be -1.
+    live slots changed; a kernel did what it must not (its sentence begins with the category, where there are several).
+    forecast: `estimated_num_new_pages` for this batch.
+    mismapped: in what the mapping differs from the promise (`Traits.translates`), a sentence or empty.
     """
 
     outcome: str
@@ -34,7 +35,7 @@ class Observation(NamedTuple):
     damaged: str = ""
     guard: str = ""
     forecast: int | None = None
-    nowhere: int | None = None
+    mismapped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,10 @@ class Said:
 
 
 def symptom_of(seen: Observation) -> str:
-    """How an answer looked, without its numbers."""
+    """How an answer looked, without its numbers; what a kernel did, where that was seen."""
+    category, colon, _ = seen.guard.partition(": ")
+    if colon:
+        return category
     if seen.outcome == "raised":
         return f"raised {seen.error.partition(':')[0]}"
     return seen.outcome

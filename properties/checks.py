@@ -27,7 +27,15 @@ from properties.kernels import check_batch, draw_batch
 from properties.machines import machine_for
 from properties.relations import RELATIONS, Pair, Relation, applies, compare, draw_pair
 from properties.sources import SeededSource
-from properties.workload import HEAD, NONE, SLOT, decode_slots, draw_config, generate_misuse, generate_planned
+from properties.workload import (
+    HEAD,
+    NONE,
+    SLOT,
+    decode_slots,
+    generate_misuse,
+    generate_planned,
+    typical_config,
+)
 
 Avoid: TypeAlias = frozenset[str]
 Check: TypeAlias = Callable[..., None]
@@ -218,10 +226,10 @@ CHECKS: dict[str, Check] = {
 
 BUDGETS = ("quick", "ci", "nightly")
 # Examples of each check by budget; counts, never seconds. Sequences go in shards, which workers share.
-_COUNTS = {"quick": 1, "ci": 5, "nightly": 100}
+_COUNTS = {"quick": 1, "ci": 8, "nightly": 100}
 _EXAMPLES = {
     "sequences": 100,
-    "misuse": 80,
+    "misuse": 160,
     "state machine": 12,
     "fixed slots": 30,
     "relation": 8,
@@ -256,7 +264,7 @@ def plan_of(subject: Subject, budget: str, level: str) -> list[Task]:
     ]
     for check in ("misuse", "state machine", "fixed slots"):
         tasks.append(Task(subject.name, check, 0, max(1, round(_EXAMPLES[check] * times))))
-    traits = subject.traits(draw_config(SeededSource(0), subject.space, level))
+    traits = subject.traits(typical_config(subject.space, level))
     for r in RELATIONS:
         if applies(r, subject.space, traits):
             tasks.append(

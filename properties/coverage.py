@@ -43,12 +43,23 @@ _RULED_OUT = {
 _INSIDE_PAGES = (
     "inside a page", "of one that stays inside its page", "of a partly filled page", "a page partly filled"
 )  # fmt: skip
-_BATCH = ("lengths", "dtype", "shape", "tensor", "negative", "last_loc", "last page", "mirror", "swa gone")
+_BATCH = (
+    "lengths",
+    "dtype",
+    "shape",
+    "tensor",
+    "device",
+    "negative",
+    "last_loc",
+    "last page",
+    "mirror",
+    "swa gone",
+)
 _MISUSE = {
     "alloc": ("negative", "unaligned", "whole"),
     "alloc_extend": (*_BATCH, "total", "shrinks", "new pages", "one owner"),
     "alloc_decode": _BATCH,
-    "free": ("dtype", "shape", "tensor", "part of a page", "twice", "padding", "foreign"),
+    "free": ("dtype", "shape", "tensor", "device", "part of a page", "twice", "padding", "foreign"),
     "free_group_begin": ("nested group",),
     "free_group_end": ("part of a page",),
     "restore_state": ("snapshot",),

@@ -143,4 +143,6 @@ def config_shapes(config: Config) -> list[str]:
         found.append("overwriting tensors")
     if config.data:
         found.append("with K and V")
+    if config.undefined:
+        found.append("with undefined lanes")
     return found

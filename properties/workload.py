@@ -17,7 +17,7 @@ from oracle.plan import ended
 from oracle.traits import Traits
 from oracle.world import Request, Step
 from properties.shapes import LONG, shapes
-from properties.sources import BytesSource, Source, chance, pick, weighted
+from properties.sources import BytesSource, SeededSource, Source, chance, pick, weighted
 
 NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + tuple(
     f"{a}{b}" for a in "ABC" for b in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -25,7 +25,8 @@ NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + tuple(
 Maker = Callable[[Source], Operation]
 SNAPSHOTS = ("S", "T")
 TRIES = 4
-LONGEST_BEFORE_MISUSE = 24
+HABITS = (1, 1, 2, 4, 0)  # how much of its usual weight an operation has in one case
+LONGEST_BEFORE_MISUSE = 32
 HEAD, SLOT = 64, 33  # bytes of `decode_slots`
 NONE: frozenset[str] = frozenset()
 
@@ -47,18 +48,24 @@ def draw_config(source: Source, space: Space, level: str, avoid: frozenset[str] 
         page_size=page_size,
         swa_pages=swa_pages,
         need_sort=pick(source, space.need_sort) and "with need_sort" not in avoid,
-        debug=level == "hardened",
+        debug=level == "hardened" and not (space.always_checks and chance(source, 4)),
         spare=source.below(page_size) if chance(source, 4) and "with slots to spare" not in avoid else 0,
         overwrite=not chance(source, 4) and "overwriting tensors" not in avoid,
         data=space.data
         and pages * page_size <= KV_SLOTS
         and chance(source, 4)
         and "with K and V" not in avoid,
+        undefined=space.undefined and not chance(source, 4) and "with undefined lanes" not in avoid,
     )
     # What the name fixes and what was drawn have to go together.
     spare = min(config.spare, space.fixed.get("page_size", page_size) - 1)
     config = replace(config, **{"spare": spare, **space.fixed})
     return replace(config, data=config.data and config.size <= KV_SLOTS)
+
+
+def typical_config(space: Space, level: str) -> Config:
+    """A pool of the space, for asking what is claimed of a subject at a level."""
+    return replace(draw_config(SeededSource(0), space, level), debug=level == "hardened")
 
 
 def _allowed(page_size: int, avoid: frozenset[str]) -> bool:
@@ -100,13 +107,12 @@ class Workload:
             (self._free, "free", 6), (self._cut, "free", 2), (self._free_swa, "free_swa", 3),
             (self._group, "free_group_begin", 4), (self._merge, "merge_and_sort_free", 1),
             (self._state, "backup_state", 2), (self._clear, "clear", 1),
+            # Without K and V there is nothing to copy; with them, a copy is what they are there for.
             (self._copy, "get_cpu_copy", 4 if self.config.data else 0),
         ]  # fmt: skip
         have = self.ledger.traits.operations
         chosen = [
-            (maker, weight * pick(source, (1, 1, 2, 4, 0)))
-            for maker, method, weight in makers
-            if method in have
+            (maker, weight * pick(source, HABITS)) for maker, method, weight in makers if method in have
         ]
         if not any(weight for maker, weight in chosen if maker in (self.extend, self._decode, self._alloc)):
             chosen = [(maker, weight or 3) for maker, weight in chosen]
@@ -298,7 +304,7 @@ class Workload:
 
     def misuse(self, source: Source, group: str, flaw: str) -> bool:
         """End the case with misuse of one kind, if that makes sense here."""
-        for _ in range(TRIES):
+        for _ in range(3 * TRIES):
             step = self.ledger.step(self.world, self._wrong(source, group, flaw))
             if step.status == "misuse" and self._sensible(step):
                 self._made(step)
@@ -355,7 +361,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "unaligned alloc": ("",),
     "alloc": ("whole",),
     "free of what nobody has": ("padding", "foreign", "negative"),
-    "free": ("dtype", "shape", "tensor"),
+    "free": ("dtype", "shape", "tensor", "device"),
     "free of a part": ("",),
     "free of one twice": ("",),
     "free again": ("again",),
@@ -389,7 +395,7 @@ def generate_misuse(
     ]
     group, flaw = kinds[number % len(kinds)]
     for at in range(LONGEST_BEFORE_MISUSE):
-        if at >= 2 and chance(source, 3):
+        if at >= 2 and chance(source, 2):
             if group == "end of a torn group":
                 workload.tear(source)
             if workload.misuse(source, group, flaw):

@@ -8,17 +8,18 @@ from pathlib import Path
 
 from fuzz.campaign import campaign
 from fuzz.run import Options, Target, run
+from impl.names import local
 from impl.subject import own
 from properties.checks import Task
 from properties.sources import SeededSource
 from properties.workload import generate
-from tests.planted import PLANTED
 
 REPOSITORY = Path(__file__).parent.parent
 
 # Prints what the checks that Hypothesis draws have asked, for two seeds.
 DRAWN = """
 import hashlib, json
+from impl.names import local
 from impl.subject import own
 from properties.checks import Tally, fixed_slots, state_machine
 
@@ -55,7 +56,7 @@ def sequences_of(name, count=25):
 
 
 def test_a_shallow_fault_does_not_hide_a_deep_one():
-    result = campaign(sequences_of("two_faults"), PLANTED["two_faults"].subject(), "contract", 0)
+    result = campaign(sequences_of("two_faults"), local("tests.planted:two_faults"), "contract", 0)
     shallow = [
         f for f in result.findings if f.violation.code == "EXHAUST" and "IndexError" in f.violation.symptom
     ]
@@ -66,7 +67,9 @@ def test_a_shallow_fault_does_not_hide_a_deep_one():
 
 
 def test_without_the_shallow_fault_only_the_deep_one_is_there_to_find():
-    alone = campaign(sequences_of("exhaustion_raises"), PLANTED["exhaustion_raises"].subject(), "contract", 0)
+    alone = campaign(
+        sequences_of("exhaustion_raises"), local("tests.planted:exhaustion_raises"), "contract", 0
+    )
     assert {f.violation.code for f in alone.findings} == {"EXHAUST"}
 
 
@@ -79,7 +82,7 @@ def test_a_sound_subject_ends_with_nothing_left_out():
 
 def test_one_seed_finds_the_same_twice():
     def found():
-        result = campaign(sequences_of("two_faults", 12), PLANTED["two_faults"].subject(), "contract", 7)
+        result = campaign(sequences_of("two_faults", 12), local("tests.planted:two_faults"), "contract", 7)
         return (
             result.findings,
             result.cases,

@@ -6,13 +6,13 @@ import pytest
 
 from impl.child import ChildEngine, ChildSubject
 from impl.errors import SubjectError
+from impl.names import local
 from oracle.batch import Batch
 from oracle.ops import Alloc, Case, Clear, Config, Free, GroupBegin, GroupEnd, Part
 from oracle.plan import plan
 from properties.judged import judged
 from properties.sources import SeededSource
 from properties.workload import generate
-from tests.planted import PLANTED
 
 SOUND = Case(Config("token", 3), (Alloc("A", 1), Free((Part("A"),)), Alloc("A", 2)))
 DEADLY = Case(Config("token", 3), (Alloc("A", 1), Free((Part("A"),)), Alloc("A", 3), Alloc("B", 1)))
@@ -43,19 +43,19 @@ def stepwise(subject, case):
 
 
 def test_describes_the_subject_as_this_process_does(sound):
-    local = PLANTED["second_end"].subject()
-    assert (sound.about, sound.space, sound.share) == (local.about, local.space, local.share)
-    assert sound.traits(SOUND.config) == local.traits(SOUND.config)
+    here = local("tests.planted:second_end")
+    assert (sound.about, sound.space, sound.share) == (here.about, here.space, here.share)
+    assert sound.traits(SOUND.config) == here.traits(SOUND.config)
 
 
 @pytest.mark.parametrize("example", range(6))
 def test_whole_and_stepwise_and_local_runs_answer_the_same(sound, example):
-    local = PLANTED["second_end"].subject()
-    case = generate(SeededSource(f"child/{example}"), local.space, local.traits, "contract")
+    here = local("tests.planted:second_end")
+    case = generate(SeededSource(f"child/{example}"), here.space, here.traits, "contract")
     assert (
         whole(sound, case)
         == stepwise(sound, case)
-        == list(local.run(case, plan(case, local.traits(case.config))))
+        == list(here.run(case, plan(case, here.traits(case.config))))
     )
 
 
@@ -120,7 +120,7 @@ def test_a_factory_that_gives_no_allocator_is_one_clear_line(name, says):
 
 
 def test_an_engine_in_a_child_answers_batches():
-    engine = ChildEngine("tests.planted:OldPageOffByOne")
+    engine = ChildEngine("defect:old-page")
     batch = Batch(4, (2,), (6,), (5,), (3,))
     assert engine.run_batch(batch, "int64").slots == (7, 8, 12, 13)
     engine.close()

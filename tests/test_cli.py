@@ -6,14 +6,17 @@ import sys
 import xml.etree.ElementTree as ET
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import fuzz.canary
 import fuzz.doctor
 import fuzz.run
 from fuzz.cli import main
+from impl.defects.catalogue import CATALOGUE
 from impl.names import local, resolve
 from oracle import casefile
 from oracle.codes import CODES
@@ -90,6 +93,7 @@ BAD_NAMES = [
     (["--impl", "paged["], "is no subject's name"),
     (["--impl", "token[engine=torch]"], "token has no engine"),
     (["--impl", "paged", "--path", "/nowhere"], "--path goes with sglang:PART"),
+    (["--impl", "defect:F123"], "no defect is called 'F123': did you mean F"),
     (["--impl", "no_such_module:factory"], "no_such_module can't be imported"),
     (["--impl", "tests.planted:nothing"], "tests.planted has no 'nothing'"),
     (["--impl", "tests.planted:raises"], "raised RuntimeError: no pool today"),
@@ -315,6 +319,57 @@ def test_a_worker_that_dies_ends_with_3(tmp_path, monkeypatch, alive):
     assert all(run["verdict"] == "error" for run in runs)
 
 
+# -- the canary ----------------------------------------------------------------------------------------
+
+
+def test_a_run_says_how_its_canary_was_found(tmp_path):
+    result = gate(tmp_path, "--impl", "token", "--level", "contract")
+    assert result.exit_code == 0
+    said = next(line for line in result.stdout.splitlines() if line.startswith("canary: found after "))
+    assert f"canary: {json.loads((tmp_path / 'report.json').read_text())['canary']}" == said
+
+
+@pytest.mark.parametrize("options", [["--impl", "token"], ["--tier", "kernel", "--impl", "torch"]])
+def test_a_canary_that_is_sound_ends_with_3(tmp_path, monkeypatch, options):
+    patch = fuzz.canary.CANARY.fault
+    sound = replace(fuzz.canary.CANARY, fault=replace(patch, new=patch.old))
+    monkeypatch.setattr(fuzz.canary, "CANARY", sound)
+    monkeypatch.setitem(CATALOGUE, "canary", sound)
+    result = gate(tmp_path, *options)
+    assert result.exit_code == 3, result.output
+    assert result.stderr.startswith("kvassay: the gate is broken: its canary")
+    whole = json.loads((tmp_path / "report.json").read_text())
+    assert (whole["verdict"], whole["runs"]) == ("error", [])
+    assert whole["canary"].startswith("not found in ")
+    suite = ET.parse(tmp_path / "junit.xml").getroot()[0]
+    assert (suite.get("errors"), len(suite.findall("testcase/error"))) == ("1", 1)
+
+
+def test_a_canary_found_for_another_reason_ends_with_3(tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzz.canary, "CANARY", replace(fuzz.canary.CANARY, breaks="DATA"))
+    assert gate(tmp_path, "--impl", "token").exit_code == 3
+
+
+def test_the_canary_is_found_whatever_the_seed():
+    for seed in range(20):
+        for kernel_tier in (False, True):
+            assert fuzz.canary.look_for_canary(kernel_tier, seed).found
+
+
+# -- defects -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "level"), [("F12", "contract"), ("other-end", "parity"), ("F03", "hardened")]
+)
+def test_a_defect_is_judged_at_its_own_level_and_found(tmp_path, name, level):
+    result = gate(tmp_path, "--impl", f"defect:{name}", "--json", budget="quick")
+    assert result.exit_code == 1, result.output
+    (run,) = json.loads(result.stdout)["runs"]
+    assert (run["subject"], run["level"]) == (f"defect:{name}", level)
+    assert run["findings"]
+
+
 # -- the other commands --------------------------------------------------------------------------------
 
 
@@ -323,6 +378,7 @@ def test_list_names_everything():
     assert {"token", "paged", "ascend", "swa", "sglang:PART"} <= set(whole["subjects"])
     assert set(whole["properties"]) == set(CHECKS)
     assert set(whole["codes"]) == set(CODES)
+    assert set(whole["defects"]) == {f"defect:{name}" for name in CATALOGUE}
     assert all(text for table in whole.values() for text in table.values())
     assert "ALIGN" in kvassay("list").stdout
 

@@ -1,4 +1,4 @@
-"""Do the production allocators do what SPEC.md says? Expectations by hand, and both engines compared."""
+"""Do the production allocators do what SPEC.md says? Expectations by hand, and the engines compared."""
 
 import os
 import random
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from impl.ascend import AscendAllocator
+from impl.emulator.launch import Emulator
 from impl.kvpool import KVPool, SwaKVPool
 from impl.paged import PagedAllocator, default_engine
 from impl.seed_form import SeedForm
@@ -28,9 +29,16 @@ def triton_engine():
     return TritonEngine()
 
 
-@pytest.fixture(params=["torch", "triton"])
+def emulated_engine():
+    pytest.importorskip("triton")
+    from impl.emulator.engine import EmulatedEngine
+
+    return EmulatedEngine(Emulator())
+
+
+@pytest.fixture(params=[TorchEngine, triton_engine, emulated_engine])
 def engine(request):
-    return TorchEngine() if request.param == "torch" else triton_engine()
+    return request.param()
 
 
 def ints(*values, dtype=torch.int64):
@@ -761,3 +769,46 @@ def test_seed_form_takes_lengths_on_the_device_alone():
     assert seed.alloc_decode(ints(5), ints(7)).tolist() == [8]
     seed.free(ints(4))
     assert seed.available_size() == 20
+
+
+# -- limits of size --------------------------------------------------------------------------------------
+
+LARGEST = [  # class, slots that index_dtype can number, page size
+    (AscendAllocator, 2**31 - 1, 1),
+    (AscendAllocator, 2**31 - 1, 16),
+    (AscendAllocator, 2**31 - 1, 3),
+    (PagedAllocator, 2**63 - 1, 1 << 32),
+]
+
+
+@pytest.mark.parametrize(("cls", "highest", "page_size"), LARGEST)
+def test_the_largest_pool_is_made_and_one_page_more_refused(cls, highest, page_size):
+    """On the meta device, where tensors have no memory."""
+    pages = (highest // page_size) - 1  # slots of page 0 count too
+    made = cls(pages * page_size, page_size, torch.float32, "meta", None, False, engine=TorchEngine())
+    assert made.num_pages == pages
+    with pytest.raises(ValueError, match="can number"):
+        cls((pages + 1) * page_size, page_size, torch.float32, "meta", None, False, engine=TorchEngine())
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_the_largest_window_is_made_and_one_page_more_refused(page_size):
+    pages = (2**31 - 1) // page_size - 1
+
+    def made(window):
+        return SwaAllocator(
+            64, window * page_size, page_size, torch.float32, "meta", None, False, engine=TorchEngine()
+        )
+
+    assert made(pages).size_swa == pages * page_size
+    with pytest.raises(ValueError, match="SWA slots"):
+        made(pages + 1)
+
+
+def test_extend_and_decode_over_two_pools_need_pages():
+    one = torch.tensor([1])
+    swa = SwaAllocator(4, 4, 1, torch.float32, "cpu", None, False)
+    with pytest.raises(NotImplementedError):
+        swa.alloc_extend(one - 1, one - 1, one, one, one - 2, 1)
+    with pytest.raises(NotImplementedError):
+        swa.alloc_decode(one, one, one - 2)

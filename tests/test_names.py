@@ -10,7 +10,7 @@ from impl.subject import KV_SLOTS, LocalSubject
 from oracle.ops import Config
 from properties.sources import SeededSource
 from properties.workload import draw_config
-from tests.planted import PLANTED
+from tests.planted import frees_twice
 
 ONE_LINE = r"^[^\n]*$"
 
@@ -67,7 +67,7 @@ def test_what_is_no_name_is_refused(name, says):
         ("sglang:nonsense", "names no part of SGLang: write sglang:PART"),
         ("token[page_size=4]", "token has page size 1"),
         ("token[engine=torch]", "token has no engine"),
-        ("paged[engine=abacus]", "engine is torch or triton, not 'abacus'"),
+        ("paged[engine=abacus]", "engine is torch or triton or emulator, not 'abacus'"),
         ("paged[swa_pages=4]", "paged has no second pool"),
         ("paged[pages=0]", "at least one page"),
         ("paged[page_size=0]", "at least one page of at least one slot"),
@@ -125,7 +125,7 @@ def test_anybodys_factory_runs_in_a_child_and_here_where_asked():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("tests.planted:PLANTED", "tests.planted:PLANTED is a dict"),
+        ("tests.planted:ENGINES", "tests.planted:ENGINES is a dict"),
         ("tests.planted:nothing", "tests.planted has no 'nothing'"),
         ("no_such_module:factory", "no_such_module can't be imported"),
         ("tests.planted:raises", "raised RuntimeError: no pool today"),
@@ -156,7 +156,7 @@ def test_entry_points_add_names(monkeypatch):
 
     def points(group):
         asked.append(group)
-        return [Point("theirs", PLANTED["frees_twice"])]
+        return [Point("theirs", frees_twice)]
 
     monkeypatch.setattr(impl.names, "entry_points", points)
     assert list(plug_ins()) == ["theirs"]
@@ -172,7 +172,7 @@ def test_entry_points_add_names(monkeypatch):
 
 
 def test_an_entry_point_does_not_take_a_name_of_ours(monkeypatch):
-    monkeypatch.setattr(impl.names, "entry_points", lambda group: [Point("token", PLANTED["frees_twice"])])
+    monkeypatch.setattr(impl.names, "entry_points", lambda group: [Point("token", frees_twice)])
     assert resolve("token").about.startswith("kvassay's own")
 
 

@@ -63,7 +63,8 @@ GROUP_OF_A = (extend(("A", 1)), GroupBegin(), FREE_A)
 # By their numbers in FAULTS.md.
 FAULTS = {
     "F24 extend past the free list": Fault(
-        "paged", paged(1, 4, extend(("A", 5))), "GUARD", "fault", "alloc_extend", "crashed, no fit"
+        "paged", paged(1, 4, extend(("A", 5))), "GUARD", "fault", "alloc_extend",
+        "out-of-bounds load, no fit",
     ),
     "F24 decode past the free list": Fault(
         "paged",
@@ -71,7 +72,15 @@ FAULTS = {
         "GUARD",
         "fault",
         "alloc_decode",
-        "crashed, no fit",
+        "out-of-bounds load, no fit",
+    ),
+    "F34 sum over lanes that nothing filled, extend": Fault(
+        "paged", paged(2, 4, extend(("A", 1), ("B", 1)), undefined=True), "GUARD", "fault", "alloc_extend",
+        "undefined lane",
+    ),
+    "F34 sum over lanes that nothing filled, decode": Fault(
+        "paged", paged(2, 4, Decode(("A", "B")), undefined=True), "GUARD", "fault", "alloc_decode",
+        "undefined lane",
     ),
     "F35 tensor kept until the group ends": Fault(
         "paged", paged(1, 2, *GROUP_OF_A, overwrite=True), "ALIAS", "fault", "free_group_end", "done"
@@ -114,6 +123,9 @@ FAULTS = {
 
 # What the suite found in the newest release.
 NEW_FAULTS = {
+    "F34 is in its Triton kernels still": FAULTS["F34 sum over lanes that nothing filled, decode"]._replace(
+        part="paged[engine=emulator]"
+    ),
     "swa decode keeps window pages when the full pool has none": Fault(
         "swa",
         Case(Config("swa", 1, 2, swa_pages=2, overwrite=False), (Decode(("A", "B")),)),
@@ -157,15 +169,26 @@ def test_a_fault_is_found_where_it_is(subject, release, fault):
         assert violation is None
 
 
-@pytest.mark.parametrize("fault", [f for f in FAULTS.values() if f.part == "paged"])
-def test_the_kernels_of_the_new_release_are_mended_too(subject, fault):
-    name = f"sglang@{NEW}:paged[engine=triton]"
+@pytest.mark.parametrize(
+    "fault", [f for f in FAULTS.values() if f.part == "paged" and f.symptom != "undefined lane"]
+)
+@pytest.mark.parametrize("engine", ["triton", "emulator"])
+def test_the_kernels_of_the_new_release_are_mended_too(subject, fault, engine):
+    name = f"sglang@{NEW}:paged[engine={engine}]"
     assert judged(subject(name), fault.case, "contract").violation is None
 
 
 @pytest.mark.parametrize("fault", NEW_FAULTS.values(), ids=NEW_FAULTS)
 def test_a_fault_of_the_new_release_is_found(subject, fault):
     assert_found(fault, judged(subject(f"sglang@{NEW}:{fault.part}"), fault.case, "contract").violation)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fence is only put up where processes fork")
+@pytest.mark.parametrize("case", [f.case for n, f in FAULTS.items() if n.startswith("F24")])
+def test_the_interpreter_dies_where_the_emulator_has_a_finding(subject, case):
+    violation = judged(subject(f"sglang@{MIDDLE}:paged[engine=triton]"), case, "contract").violation
+    assert violation is not None
+    assert (violation.code, violation.symptom) == ("GUARD", "crashed, no fit")
 
 
 def test_must_have_cases_are_short():
@@ -195,6 +218,17 @@ def test_the_gate_finds_the_faults_of_a_release(tmp_path):
     extends = {code for code, kind, operation, _ in found if (kind, operation) == ("fault", "alloc_extend")}
     assert extends & {"ALIGN", "EXHAUST"}  # F01: over a neighbour, or out of its own output
     assert not any("no fit" in symptom for _, _, _, symptom in found)  # F26, mended
+
+
+def test_the_gate_goes_on_behind_lanes_that_nothing_filled(tmp_path):
+    done = gate(tmp_path, "--impl", f"sglang@{OLD}:paged")
+    assert done.returncode == 1, done.stderr
+    _, found = findings(tmp_path)
+    guards = {symptom for code, kind, _, symptom in found if (code, kind) == ("GUARD", "fault")}
+    assert guards == {"undefined lane", "out-of-bounds load, no fit"}  # F34, F24
+    assert {("ALIAS", "fault"), ("GROUP", "fault")} <= {
+        (code, kind) for code, kind, _, _ in found
+    }  # F35, F37
 
 
 def test_a_working_tree_is_judged_like_its_release(tmp_path):

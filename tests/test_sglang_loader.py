@@ -283,9 +283,15 @@ def expected(*engines):
 @pytest.mark.parametrize(
     ("version", "engines"),
     [
-        ("0.4.10.post2", ("paged triton", "ascend torch")),
-        ("0.5.2", ("paged triton", "ascend torch")),
-        ("0.5.23", ("paged triton", "paged torch", "ascend torch", "swa triton", "swa torch")),
+        ("0.4.10.post2", ("paged triton", "paged emulator", "ascend torch")),
+        ("0.5.2", ("paged triton", "paged emulator", "ascend torch")),
+        (
+            "0.5.23",
+            (
+                *("paged triton", "paged emulator", "paged torch", "ascend torch"),
+                *("swa triton", "swa emulator", "swa torch"),
+            ),
+        ),
     ],
 )
 def test_every_part_of_a_release_makes_a_round_trip(version, engines):
@@ -295,11 +301,15 @@ def test_every_part_of_a_release_makes_a_round_trip(version, engines):
 
 
 @pytest.mark.network
-def test_without_the_interpreter_a_triton_engine_is_refused_with_what_to_do():
+def test_without_the_interpreter_the_emulator_is_taken_and_triton_refused_with_what_to_do():
     message = child(
         """
+        release = load(fetch("0.5.2"))
+        allocator = build(release, "paged", size=8, page_size=2)
+        one = torch.ones(1, dtype=torch.int64)
+        assert allocator.alloc_extend(one - 1, one, one - 2, 1).tolist() == [2]
         try:
-            build(load(fetch("0.5.2")), "paged", size=8, page_size=2)
+            build(release, "paged", size=8, page_size=2, engine="triton")
         except SubjectError as error:
             print(json.dumps(str(error)))
         """,

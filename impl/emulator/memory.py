@@ -1,0 +1,369 @@
+"""Memory as a kernel sees it: pointers that know their tensor, loads, stores and atomic updates.
+
+A tensor's elements are what its pointer may touch, however much memory lies behind it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from impl.emulator.dtypes import ALL, INT1, INT64, DType, Unsupported
+from impl.emulator.findings import (
+    OUTSIDE_LOAD,
+    OUTSIDE_STORE,
+    RACE,
+    UNDEFINED,
+    UNWRITTEN,
+    Cause,
+    now,
+    place,
+    report,
+)
+from impl.emulator.fresh import fresh_of, reach
+from impl.emulator.values import Bad, Value, block, cast, merged, scalar, seen_bounds, use, value_of
+
+BY_TORCH = {getattr(torch, "bool" if dtype is INT1 else dtype.name): dtype for dtype in ALL}
+
+
+class Memory:
+    """One tensor argument of one launch.
+
+    flat: its elements by their offset from the pointer. lo, hi: bounds of them, found at the first load.
+    writer: who wrote an element, as `now.stamp` and the lane; 0 where nobody did, None before the first store.
+    fresh: what is known to be unwritten, and how far inside it the pointer is.
+    """
+
+    __slots__ = ("flat", "fresh", "hi", "lo", "name", "shift", "size", "type", "writer")
+
+    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+        if not tensor.is_cpu:
+            raise Unsupported(f"the emulator reads tensors of the CPU, and {name} is on {tensor.device}")
+        if not (tensor.dim() == 1 and tensor.is_contiguous()):
+            tensor = torch.as_strided(tensor, (reach(tensor),), (1,))
+        kind = BY_TORCH.get(tensor.dtype)
+        if kind is None:
+            raise Unsupported(f"{name} holds {tensor.dtype}, and the emulator knows integers")
+        self.name, self.type, self.flat = name, kind, tensor.numpy()
+        self.size = self.flat.size
+        self.lo: int | None = None
+        self.hi = 0
+        self.writer: Any = None
+        self.fresh, self.shift = fresh_of(tensor)
+
+    def unwritten(self, places: Any) -> Any:
+        """Which of these offsets nothing has written; None where all are written."""
+        if self.fresh is None:
+            return None
+        written = self.fresh.written.take(places + self.shift, mode="clip")
+        return None if written.all() else ~written
+
+    def write(self, places: Any, data: Any, lo: int, hi: int) -> None:
+        """Write at one offset or at an array of them, all within the tensor, and note who did."""
+        writer = self.writer
+        if writer is None:
+            writer = self.writer = np.zeros(self.size, dtype=np.int64)
+        stamp = now.stamp
+        before = writer[places]
+        if np.count_nonzero(before):
+            taken = (before > 0) & (before < stamp)
+            if taken.any():
+                twice = np.asarray(places)[taken].min()
+                report(RACE, f"writes {self.name}[{twice}], which another program of the launch has written")
+        if places.__class__ is int:
+            writer[places] = stamp
+        else:
+            marks = lanes(places.size) + stamp
+            writer[places] = marks
+            lost = writer[places] != marks
+            if np.count_nonzero(lost):
+                report(RACE, f"two lanes of one store write {self.name}[{places[lost].min()}]")
+        self.flat[places] = data
+        self.wrote(places, lo, hi)
+
+    def wrote(self, places: Any, lo: int, hi: int) -> None:
+        """Note that these offsets hold something now, between these bounds."""
+        if self.lo is not None:
+            self.lo, self.hi = min(self.lo, lo), max(self.hi, hi)
+        if self.fresh is not None:
+            self.fresh.written[places + self.shift if self.shift else places] = True
+
+
+@functools.lru_cache(maxsize=64)
+def lanes(count: int) -> Any:
+    """Numbers of lanes, from 0."""
+    return np.arange(count, dtype=np.int64)
+
+
+class Pointer:
+    """A pointer, or a block of them: a tensor and offsets into it, in elements."""
+
+    __slots__ = ("at", "memory")
+
+    def __init__(self, memory: Memory, at: Value) -> None:
+        self.memory, self.at = memory, at
+
+    @property
+    def dtype(self) -> PointerType:
+        """The type of the pointer."""
+        return PointerType(self.memory.type)
+
+    type = dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lanes by axis; () for a scalar."""
+        return self.at.shape
+
+    def __add__(self, other: Any) -> Pointer:
+        if other.__class__ is not Value:
+            other = scalar(other, INT64)
+        at = self.at
+        if at is START:
+            return Pointer(self.memory, other)
+        if at.type is not INT64:  # addresses have 64 bits, whatever the offsets have
+            at = cast(at, INT64)
+        if not other.type.signed:
+            other = cast(other, INT64)
+        return Pointer(self.memory, at + other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Pointer:
+        return self.__add__(-cast(value_of(other), INT64))
+
+    def __getitem__(self, key: Any) -> Pointer:
+        return Pointer(self.memory, self.at[key])
+
+    def to(self, *_: Any, **__: Any) -> Any:
+        """No other type is seen behind a pointer."""
+        raise Unsupported("casts of pointers are not emulated")
+
+
+class PointerType:
+    """What `pointer.dtype` answers."""
+
+    def __init__(self, element_ty: DType) -> None:
+        self.element_ty = element_ty
+
+    def __repr__(self) -> str:
+        return f"pointer<{self.element_ty}>"
+
+
+START = scalar(0, INT64)
+
+
+def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
+    """Offsets and mask in one shape. The mask is None where all lanes are on, and False for a scalar that is off."""
+    if mask.__class__ is not Value:
+        mask = value_of(mask)
+    if mask.type is not INT1:
+        raise TypeError(f"a mask is boolean, not {mask.type}")
+    if mask.bad is not None:
+        use(mask, "is masked by")
+    on, places = mask.data, at.data
+    if places.__class__ is int:
+        if mask.shape:
+            raise ValueError("a block can't mask a scalar pointer")
+        return at, None if on else False
+    if on.__class__ is not bool and on.shape != places.shape:
+        at = _spread(at, np.broadcast_shapes(on.shape, places.shape))
+    if on.__class__ is bool or on.shape != at.data.shape:
+        on = np.broadcast_to(on, at.data.shape)
+    return at, on
+
+
+def _spread(at: Value, shape: tuple[int, ...]) -> Value:
+    return Value(np.broadcast_to(at.data, shape), at.type, at.lo, at.hi, at.bad)
+
+
+def _outside(memory: Memory, at: Value, on: Any, category: str, verb: str) -> Any:
+    """Which enabled lanes lie outside the tensor, reported; None where none does."""
+    if at.bad is not None:
+        use(at, f"{verb}s {memory.name} at", on)
+    places, where = at.data, ""
+    if places.__class__ is int:
+        if 0 <= places < memory.size or on is False:
+            return None
+        outside, first = True, places
+    else:
+        inside = places < memory.size
+        if at.lo < 0:
+            inside &= places >= 0
+        outside = ~inside if on is None else on > inside
+        if not np.count_nonzero(outside):
+            return None
+        first = places[outside][0]
+        where = f" in lane {outside.reshape(-1).argmax()}"
+    report(category, f"{verb}s {memory.name}[{first}]{where}, and {memory.name} has {memory.size} element(s)")
+    return outside
+
+
+def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) -> Value:
+    """`tl.load`: what lies outside gives poison, and so does a lane that is off and has no `other`."""
+    if hints:
+        _known(hints, LOAD_HINTS)
+    if pointer.__class__ is not Pointer:
+        raise TypeError("tl.load wants a pointer")
+    memory, at, on = pointer.memory, pointer.at, None
+    if mask is not None:
+        at, on = _enabled(mask, at)
+    elif other is not None:
+        raise ValueError("other says what disabled lanes hold, and there is no mask")
+    places, dtype, size = at.data, memory.type, memory.size
+    outside = None
+    if at.lo < 0 or at.hi >= size or at.bad is not None:
+        outside = _outside(memory, at, on, OUTSIDE_LOAD, "load")
+    if places.__class__ is int:
+        return _load_one(memory, places, on, other, outside)
+    if at.lo >= 0 and at.hi < size:
+        got = memory.flat[places]
+    elif size:
+        got = memory.flat.take(places, mode="clip")
+    else:
+        got = np.zeros(places.shape, dtype=dtype.numpy)
+    if memory.lo is None:
+        memory.lo, memory.hi = seen_bounds(memory.flat)
+    lo, hi, bad = memory.lo, memory.hi, None
+    if outside is not None:
+        bad = Bad(outside, Cause(OUTSIDE_LOAD, place(), f"lies outside {memory.name}"))
+    if memory.fresh is not None:
+        bad = merged(_open(memory, places, on), bad)
+    if on is None:
+        return Value(got, dtype, lo, hi, bad)
+    off = ~on
+    if other.__class__ is int and dtype.low <= other <= dtype.high:
+        got[off] = other
+        return Value(got, dtype, lo if lo < other else other, hi if hi > other else other, bad)
+    if other is None:
+        got[off] = 0
+        if now.undefined and np.count_nonzero(off):
+            bad = merged(Bad(off, Cause(UNDEFINED, place(), _left_open(memory))), bad)
+        return Value(got, dtype, min(lo, 0), max(hi, 0), bad)
+    fill = _spread(cast(value_of(other), dtype), places.shape)
+    got[off] = fill.data[off]
+    if fill.bad is not None:
+        bad = merged(Bad(np.logical_and(fill.bad.mask, off), fill.bad.cause), bad)
+    return Value(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
+
+
+def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Value:
+    if on is False:
+        if other is not None:
+            return cast(scalar(other, memory.type) if isinstance(other, int) else other, memory.type)
+        return block(
+            0,
+            memory.type,
+            Bad(True, Cause(UNDEFINED, place(), _left_open(memory))) if now.undefined else None,
+        )
+    if outside is not None:
+        return block(0, memory.type, Bad(True, Cause(OUTSIDE_LOAD, place(), f"lies outside {memory.name}")))
+    return block(
+        memory.flat.item(at), memory.type, _open(memory, at, None) if memory.fresh is not None else None
+    )
+
+
+def _left_open(memory: Memory) -> str:
+    return f"loads {memory.name} in enabled lanes alone and names no other"
+
+
+def _open(memory: Memory, places: Any, on: Any) -> Bad | None:
+    """The poison of lanes that read what nothing has written."""
+    unwritten = memory.unwritten(places)
+    if unwritten is not None and on is not None:
+        unwritten = unwritten & on
+    if unwritten is None or not np.any(unwritten):
+        return None
+    first = places if places.__class__ is int else int(places[unwritten][0])
+    return Bad(
+        unwritten, Cause(UNWRITTEN, place(), f"loads {memory.name}[{first}], which nothing has written")
+    )
+
+
+def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
+    """`tl.store`: what lies outside is dropped; the value narrows to the tensor's type."""
+    if hints:
+        _known(hints, STORE_HINTS)
+    if pointer.__class__ is not Pointer:
+        raise TypeError("tl.store wants a pointer")
+    memory, at = pointer.memory, pointer.at
+    dtype = memory.type
+    value = value_of(value) if value.__class__ is not Value else value
+    if value.type is not dtype:
+        value = cast(value, dtype)
+    on = None
+    if at.data.__class__ is int:
+        if value.shape:
+            raise ValueError("a block can't be stored at one place")
+    elif value.shape not in ((), at.data.shape):
+        at = _spread(at, np.broadcast_shapes(value.shape, at.data.shape))
+    if mask is not None:
+        at, on = _enabled(mask, at)
+    places, data = at.data, value.data
+    if value.bad is not None:
+        use(value, f"stores into {memory.name}", on)
+    outside = None
+    if at.lo < 0 or at.hi >= memory.size or at.bad is not None:
+        outside = _outside(memory, at, on, OUTSIDE_STORE, "store")
+    if places.__class__ is int:
+        if on is None and outside is None:
+            memory.write(places, data, value.lo, value.hi)
+        return
+    if data.__class__ not in (int, bool) and data.shape != places.shape:
+        data = np.broadcast_to(data, places.shape)
+    if outside is not None:
+        on = ~outside if on is None else on & ~outside
+    if on is None:
+        on = ...
+    places = places[on].reshape(-1)
+    if places.size:
+        memory.write(
+            places, data if data.__class__ in (int, bool) else data[on].reshape(-1), value.lo, value.hi
+        )
+
+
+Update = Callable[[int, int], int]
+
+
+def atomic(pointer: Pointer, value: Any, mask: Any, update: Update, **hints: Any) -> Value:
+    """Atomic updates, lane after lane: the values before. Many programs may update one place, so none is a race."""
+    _known(hints, ATOMIC_HINTS)
+    memory, at, on = pointer.memory, pointer.at, None
+    value = cast(value_of(value), memory.type)
+    if value.shape not in ((), at.shape):
+        at = _spread(at, np.broadcast_shapes(value.shape, at.shape))
+    if mask is not None:
+        at, on = _enabled(mask, at)
+    use(value, f"updates {memory.name} by", on)
+    old = load(Pointer(memory, at), mask)
+    use(old, f"updates {memory.name} from", on)
+    enabled = np.broadcast_to(True if on is None else on, at.shape)
+    if at.lo < 0 or at.hi >= memory.size:
+        outside = _outside(memory, at, on, OUTSIDE_STORE, "update")
+        enabled = enabled if outside is None else np.logical_and(enabled, np.logical_not(outside))
+    places, operands = np.asarray(at.data), np.broadcast_to(value.data, at.shape)
+    before = np.array(old.data, dtype=memory.type.numpy)
+    for lane in np.ndindex(at.shape):
+        if enabled[lane]:
+            here = int(places[lane])
+            was = memory.flat.item(here)
+            before[lane] = was
+            after = memory.type.wrapped(update(int(was), int(operands[lane])))
+            memory.flat[here] = after
+            memory.wrote(here, after, after)
+    return block(before if at.shape else before.item(), memory.type, old.bad)
+
+
+LOAD_HINTS = frozenset({"cache_modifier", "eviction_policy", "volatile"})
+STORE_HINTS = frozenset({"cache_modifier", "eviction_policy"})
+ATOMIC_HINTS = frozenset({"sem", "scope"})
+
+
+def _known(given: dict[str, Any], known: frozenset[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise Unsupported(f"{name}= is not emulated")

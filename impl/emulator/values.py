@@ -1,0 +1,388 @@
+"""Scalars and blocks of integers as a kernel computes with them: they wrap, division truncates, poison spreads.
+
+Each value carries bounds of its lanes. They are what makes checks cheap: a sum is looked at lane by lane only
+where the bounds do not rule out that it wraps.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from impl.emulator.dtypes import INT1, DType, Unsupported, of_number, promoted
+from impl.emulator.findings import NO_RESULT, WRAP, Cause, place, report_use
+
+Number = int | None
+Bounds = tuple[int, int]
+FAR = -(1 << 200), 1 << 200  # bounds that say nothing
+FEW = 64  # lanes
+
+
+class Bad(NamedTuple):
+    """The poisoned lanes of a value (`True` or an array that broadcasts to it), and why."""
+
+    mask: Any
+    cause: Cause
+
+
+# -- arithmetic ----------------------------------------------------------------------------------------
+
+
+def _tighten(value: Value) -> None:
+    """Find bounds by looking: those that were worked out may be wide."""
+    data = value.data
+    value.lo, value.hi = (data, data) if data.__class__ in (int, bool) else seen_bounds(data)
+
+
+def _arithmetic(
+    sign: str, fast: Callable[[Any, Any], Any], bounds: Callable[[int, int, int, int], Bounds],
+    exact: Callable[[int, int], Number],
+) -> tuple[Any, Any]:  # fmt: skip
+    """The methods of an operator and of its mirror.
+
+    fast: by NumPy, where `bounds` of the result fit the type; exact: on two lanes as Python's own numbers.
+    """
+    divides = sign in ("//", "%")
+
+    def method(self: Value, other: Any) -> Any:
+        kind, dtype = other.__class__, self.type
+        if kind is int:
+            lo, hi = bounds(self.lo, self.hi, other, other)
+            if dtype.least <= lo and hi <= dtype.most:
+                return Value(fast(self.data, other), dtype, lo, hi, self.bad)
+        elif kind is Value and (other.type is dtype or other.type in dtype.absorbs):
+            lo, hi = bounds(self.lo, self.hi, other.lo, other.hi)
+            if dtype.least <= lo and hi <= dtype.most:
+                bad = self.bad if other.bad is None else merged(self.bad, other.bad)
+                data = other.data
+                if other.type is not dtype and self.data.__class__ is int and data.__class__ is not int:
+                    data = data.astype(dtype.numpy)  # with a plain number NumPy would stay in the narrow type
+                return Value(fast(self.data, data), dtype, lo, hi, bad)
+        elif kind is not Value and not isinstance(other, int):
+            return NotImplemented
+        return slow(*pair(self, other, divides))
+
+    def mirrored(self: Value, other: Any) -> Any:
+        return method(*pair(other, self, divides)) if isinstance(other, int) else NotImplemented
+
+    def slow(a: Value, b: Value) -> Value:
+        dtype = a.type
+        lo, hi = bounds(a.lo, a.hi, b.lo, b.hi)
+        if not (dtype.least <= lo and hi <= dtype.most):
+            _tighten(a)
+            _tighten(b)
+            lo, hi = bounds(a.lo, a.hi, b.lo, b.hi)
+        bad = merged(a.bad, b.bad)
+        if dtype.least <= lo and hi <= dtype.most:
+            return Value(fast(a.data, b.data), dtype, lo, hi, bad)
+        lanes = np.frompyfunc(exact, 2, 1)(_objects(a.data), _objects(b.data))
+        return settled(lanes, dtype, bad, f"computes a {dtype} {sign}")
+
+    return method, mirrored
+
+
+def _add(al: int, ah: int, bl: int, bh: int) -> Bounds:
+    return al + bl, ah + bh
+
+
+def _subtract(al: int, ah: int, bl: int, bh: int) -> Bounds:
+    return al - bh, ah - bl
+
+
+def _multiply(al: int, ah: int, bl: int, bh: int) -> Bounds:
+    if al >= 0 and bl >= 0:
+        return al * bl, ah * bh
+    corners = al * bl, al * bh, ah * bl, ah * bh
+    return min(corners), max(corners)
+
+
+# Where both operands are known not to be negative, NumPy's division is Triton's.
+def _divide(al: int, ah: int, bl: int, bh: int) -> Bounds:
+    return (al // bh, ah // bl) if al >= 0 and bl > 0 else FAR
+
+
+def _remain(al: int, ah: int, bl: int, bh: int) -> Bounds:
+    if al < 0 or bl <= 0:
+        return FAR
+    return (al, ah) if ah < bl else (0, min(ah, bh - 1))
+
+
+def _shift_left(al: int, ah: int, bl: int, bh: int) -> Bounds:
+    return (al << bl, ah << bh) if al >= 0 and bl >= 0 and bh < 64 else FAR
+
+
+def _shift_right(al: int, ah: int, bl: int, bh: int) -> Bounds:
+    return (al >> bh, ah >> bl) if al >= 0 and bl >= 0 and bh < 8 else FAR
+
+
+def _quotient(a: int, b: int) -> Number:
+    """Towards zero, as in C."""
+    if not b:
+        return None
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _remainder(a: int, b: int) -> Number:
+    """With the sign of `a`, as in C."""
+    return (abs(a) % abs(b)) * (1 if a >= 0 else -1) if b else None
+
+
+def _left(a: int, b: int) -> Number:
+    return a << b if 0 <= b < 64 else None
+
+
+def _right(a: int, b: int) -> Number:
+    return a >> b if 0 <= b < 64 else None
+
+
+def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
+    def method(self: Value, other: Any) -> Any:
+        kind = other.__class__
+        if kind is int:
+            return Value(compare(self.data, other), INT1, 0, 1, self.bad)
+        if kind is not Value and not isinstance(other, int):
+            return NotImplemented
+        if kind is not Value or other.type.signed != self.type.signed:
+            self, other = pair(self, other)
+        bad = self.bad if other.bad is None else merged(self.bad, other.bad)
+        return Value(compare(self.data, other.data), INT1, 0, 1, bad)
+
+    return method
+
+
+def _bitwise(combine: Callable[[Any, Any], Any]) -> Any:
+    def method(self: Value, other: Any) -> Any:
+        kind = other.__class__
+        if kind is not Value and not isinstance(other, int):
+            return NotImplemented
+        if kind is not Value or other.type is not self.type:
+            self, other = pair(self, other)
+        dtype = self.type
+        bad = self.bad if other.bad is None else merged(self.bad, other.bad)
+        data = combine(self.data, other.data)
+        if data.__class__ is int:
+            return Value(data, dtype, data, data, bad)
+        return Value(data, dtype, dtype.low, dtype.high, bad)
+
+    return method
+
+
+# -- the value -----------------------------------------------------------------------------------------
+
+
+class Value:
+    """A scalar (`data` is an int) or a block (`data` is an array of the type), with `lo <= every lane <= hi`.
+
+    bad: lanes that may not be used, or None.
+    """
+
+    __slots__ = ("bad", "data", "hi", "lo", "type")
+
+    def __init__(self, data: Any, type: DType, lo: int, hi: int, bad: Bad | None = None) -> None:
+        self.data, self.type, self.lo, self.hi, self.bad = data, type, lo, hi, bad
+
+    @property
+    def dtype(self) -> DType:
+        """The type of a lane."""
+        return self.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lanes by axis; () for a scalar."""
+        return () if self.data.__class__ in (int, bool) else tuple(self.data.shape)
+
+    @property
+    def numel(self) -> int:
+        """Lanes."""
+        return int(np.size(self.data))
+
+    def to(self, dtype: DType, bitcast: bool = False) -> Value:
+        """The value in another type; what does not fit wraps."""
+        if bitcast:
+            raise Unsupported("to(…, bitcast=True) is not emulated")
+        return cast(self, dtype)
+
+    def __getitem__(self, key: Any) -> Value:
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(k is not None and k != slice(None) for k in keys):
+            raise Unsupported("of a block only [:, None] and its like are emulated")
+        bad = self.bad and Bad(np.broadcast_to(self.bad.mask, self.shape)[keys], self.bad.cause)
+        return Value(np.asarray(self.data)[keys], self.type, self.lo, self.hi, bad)
+
+    def __bool__(self) -> bool:
+        if self.data.__class__ not in (int, bool):
+            raise ValueError("the truth of a block is not one: use tl.where, or a mask")
+        if self.bad is not None:
+            use(self, "branches on")
+        return bool(self.data)
+
+    def __index__(self) -> int:
+        raise TypeError("a tl.constexpr is wanted here, and this is a value of the run")
+
+    def __invert__(self) -> Value:
+        if self.type is INT1:
+            data = not self.data if self.data.__class__ is bool else ~self.data
+            return Value(data, INT1, 0, 1, self.bad)
+        if not self.type.signed:
+            high = self.type.high
+            return Value(high - self.data, self.type, high - self.hi, high - self.lo, self.bad)
+        return Value(~self.data, self.type, ~self.hi, ~self.lo, self.bad)
+
+    def __neg__(self) -> Any:
+        return 0 - self
+
+    def __abs__(self) -> Any:
+        return where(self < 0, -self, self) if self.lo < 0 else self
+
+    __add__, __radd__ = _arithmetic("+", operator.add, _add, operator.add)
+    __sub__, __rsub__ = _arithmetic("-", operator.sub, _subtract, operator.sub)
+    __mul__, __rmul__ = _arithmetic("*", operator.mul, _multiply, operator.mul)
+    __floordiv__, __rfloordiv__ = _arithmetic("//", operator.floordiv, _divide, _quotient)
+    __mod__, __rmod__ = _arithmetic("%", operator.mod, _remain, _remainder)
+    __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, _shift_left, _left)
+    __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, _shift_right, _right)
+    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
+    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
+    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
+    __and__ = __rand__ = _bitwise(operator.and_)
+    __or__ = __ror__ = _bitwise(operator.or_)
+    __xor__ = __rxor__ = _bitwise(operator.xor)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __truediv__(self, other: Any) -> Any:
+        raise Unsupported("/ gives a floating-point number, which is not emulated: // divides integers")
+
+    __rtruediv__ = __truediv__
+
+
+# -- poison --------------------------------------------------------------------------------------------
+
+
+def use(value: Value, how: str, on: Any = None) -> None:
+    """Report the poison of a value in the enabled lanes (`on`; None: all)."""
+    bad = value.bad
+    if bad is not None and np.any(bad.mask if on is None else np.logical_and(bad.mask, on)):
+        report_use(bad.cause, how)
+
+
+def merged(a: Bad | None, b: Bad | None) -> Bad | None:
+    """The poison of a lane-by-lane result."""
+    if a is None or b is None:
+        return a or b
+    return Bad(np.logical_or(a.mask, b.mask), a.cause)
+
+
+# -- conversions ---------------------------------------------------------------------------------------
+
+
+def scalar(number: int, dtype: DType | None = None) -> Value:
+    """A number as a scalar of a type, by default of its own (`of_number`). ValueError where it does not fit."""
+    dtype = of_number(number) if dtype is None else dtype
+    if not dtype.low <= number <= dtype.high:
+        raise ValueError(f"{number} is out of range for {dtype}")
+    return Value(bool(number) if dtype is INT1 else int(number), dtype, number, number)
+
+
+def block(data: Any, dtype: DType, bad: Bad | None = None) -> Value:
+    """An array (or number) as a value, its bounds found by looking."""
+    if data.__class__ in (int, bool):
+        return Value(data, dtype, int(data), int(data), bad)
+    return Value(data, dtype, *seen_bounds(data), bad)
+
+
+def seen_bounds(data: Any) -> Bounds:
+    """The smallest and the largest lane of an array; 0 and 0 where there is none."""
+    if data.size > FEW:
+        return int(data.min()), int(data.max())
+    lanes = data.reshape(-1).tolist()  # many times faster than NumPy's reductions of short arrays
+    return (min(lanes), max(lanes)) if lanes else (0, 0)
+
+
+def value_of(thing: Any) -> Value:
+    """A value, or a plain number as one."""
+    if thing.__class__ is Value:
+        made: Value = thing
+        return made
+    if isinstance(thing, int):
+        return scalar(thing)
+    if isinstance(thing, float):
+        raise Unsupported("floating point is not emulated")
+    raise TypeError(f"a value or a number is wanted here, not {type(thing).__name__}")
+
+
+def pair(a: Any, b: Any, divides: bool = False) -> tuple[Value, Value]:
+    """Two operands in the type in which they meet; a plain number takes the type of a tensor."""
+    if a.__class__ is Value and isinstance(b, int):
+        b = scalar(b, a.type if a.type is not INT1 or b.__class__ is bool else None)
+    elif b.__class__ is Value and isinstance(a, int):
+        a = scalar(a, b.type if b.type is not INT1 or a.__class__ is bool else None)
+    a, b = value_of(a), value_of(b)
+    if a.type is b.type:
+        return a, b
+    common = promoted(a.type, b.type, divides)
+    return cast(a, common), cast(b, common)
+
+
+def cast(value: Value, dtype: DType) -> Value:
+    """A value in a type. Lanes that do not fit wrap, and may not be used."""
+    if value.type is dtype:
+        return value
+    data, bad = value.data, value.bad
+    if dtype is INT1:
+        return Value(data != 0, INT1, 0, 1, bad)
+    if dtype.low <= value.lo and value.hi <= dtype.high:
+        data = int(data) if data.__class__ in (int, bool) else data.astype(dtype.numpy)
+        return Value(data, dtype, value.lo, value.hi, bad)
+    return settled(_objects(data), dtype, bad, f"narrows {value.type} to {dtype}")
+
+
+def settled(exact: Any, dtype: DType, bad: Bad | None, what: str) -> Value:
+    """Exact results as lanes of a type: what does not fit wraps and is poison, and so is None, no result at all."""
+    lanes = np.asarray(exact, dtype=object)
+    none = np.equal(lanes, None)  # type: ignore[call-overload]
+    lanes = np.where(none, 0, lanes)
+    data = np.frompyfunc(dtype.wrapped, 1, 1)(lanes)
+    for category, mask in ((NO_RESULT, none), (WRAP, np.not_equal(data, lanes))):
+        mask = np.asarray(mask, dtype=bool)
+        if mask.any():
+            lane = int(mask.reshape(-1).argmax())
+            of = f" to {lanes.reshape(-1)[lane]}" if category == WRAP else ""
+            which = f" in lane {lane}" if mask.size > 1 else ""
+            bad = merged(
+                Bad(mask if mask.shape else True, Cause(category, place(), f"{what}{of}{which}")), bad
+            )
+    return block(int(data) if not lanes.shape else np.asarray(data).astype(dtype.numpy), dtype, bad)
+
+
+def _objects(data: Any) -> Any:
+    return data if data.__class__ in (int, bool) else data.astype(object)
+
+
+# -- choosing ------------------------------------------------------------------------------------------
+
+
+def where(condition: Any, x: Any, y: Any) -> Value:
+    """Lane by lane `x` or `y`, with the poison of the chosen side and of the condition."""
+    if condition.__class__ is not Value or condition.type is not INT1:
+        condition = cast(value_of(condition), INT1)
+    if x.__class__ is not Value or y.__class__ is not Value or x.type is not y.type:
+        x, y = pair(x, y)
+    data = np.where(condition.data, x.data, y.data)
+    if data.dtype is not x.type.numpy:
+        data = data.astype(x.type.numpy)
+    bad = None
+    if x.bad is not None or y.bad is not None or condition.bad is not None:
+        sides = [side.bad.mask if side.bad is not None else False for side in (x, y)]
+        bad = condition.bad
+        chosen = np.where(condition.data, *sides)
+        if chosen.any():
+            cause = next(
+                side.bad.cause for side in (x, y) if side.bad is not None and np.any(chosen & side.bad.mask)
+            )
+            bad = merged(Bad(chosen if chosen.shape else True, cause), bad)
+    if not data.shape:
+        return block(data.item(), x.type, bad)
+    return Value(data, x.type, min(x.lo, y.lo), max(x.hi, y.hi), bad)
