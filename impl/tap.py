@@ -182,6 +182,8 @@ class Tap:
             return asked._replace(outcome="none")
         if not hasattr(answer, "tolist"):
             return asked._replace(outcome="odd", error=type(answer).__name__)
+        if getattr(answer, "ndim", 1) != 1:
+            return asked._replace(outcome="odd", error=f"{answer.ndim}-dimensional {type(answer).__name__}")
         return asked._replace(outcome="slots", answer=_runs(answer))
 
     def _counted(self, call: RawCall) -> RawCall:

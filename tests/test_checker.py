@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from impl.defects.catalogue import CATALOGUE
 from impl.live import Broken, check, report_of
 from impl.names import local
 from impl.session import Session
@@ -19,7 +20,6 @@ from oracle.traits import RULES
 from oracle.translate import Translator
 from properties.sources import SeededSource
 from properties.workload import generate_planned
-from tests.planted import PLANTED
 from tests.test_tap import paged, swa, token
 
 ROOT = Path(__file__).parents[1]
@@ -216,7 +216,7 @@ def test_misuse_that_is_accepted_is_named_by_its_rule(name):
 
 
 def test_a_page_with_two_owners_names_both_takers():
-    allocator = check(PLANTED["shared_prefix_shares_all"].make(local_config()))
+    allocator = check(CATALOGUE["shared-prefix"].subject().make(local_config()).allocator)
     extend(allocator, [0], [2])
     extend(allocator, [0, 0], [3, 2], [-1, -1])
     [finding] = report_of(allocator).findings
@@ -255,14 +255,22 @@ def test_a_page_given_twice_names_both_calls():
 
 
 @pytest.mark.parametrize(
-    ("name", "codes"),
-    [(name, fault.codes) for name, fault in PLANTED.items() if name in (
-        "frees_twice", "page_too_many", "exhaustion_raises", "none_takes_pages", "counts_pending", "batch_loses_page"
-    )],
-)  # fmt: skip
-def test_planted_faults_are_seen_live(name, codes):
-    fault = PLANTED[name]
-    subject = fault.subject()
+    "name",
+    [
+        "repeats-page",
+        "F15",
+        "F26",
+        "F17",
+        "counts-waiting",
+        "batch-loses-page",
+        "F01",
+        "F24-exact",
+        "two-dimensions",
+    ],
+)
+def test_known_defects_are_seen_live(name):
+    defect = CATALOGUE[name]
+    subject, codes = defect.subject(), defect.codes
     for example in range(60):
         case, steps = generate_planned(
             SeededSource(f"{name}/{example}"), subject.space, subject.traits, "contract", misuse=False

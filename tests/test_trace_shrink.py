@@ -13,9 +13,11 @@ from fuzz.cli import main
 from fuzz.cut import cut, rebuilt
 from fuzz.shrink import Shrinker
 from fuzz.trace_case import case_of
+from impl.defects.catalogue import CATALOGUE
 from impl.factory import factory_subject
 from impl.live import detach, record
 from impl.names import local
+from impl.paged import PagedAllocator
 from impl.session import Session
 from oracle import casefile
 from oracle.casefile import CaseFile
@@ -26,12 +28,12 @@ from oracle.traits import ALWAYS, OPTIONAL, Traits
 from properties.judged import first_violation, judged
 from properties.sources import SeededSource
 from properties.workload import Workload
-from tests.planted import PLANTED, build
+from tests.planted import factory, frees_twice
 
 CALLS = 10_000
 FAULTS = (
-    "frees_twice", "second_end", "keeps_tensor", "restore_forgets_group", "clear_keeps_group", "page_too_many",
-    "none_takes_pages", "stale_mapping", "counts_pending", "batch_loses_page",
+    "repeats-page", "F37", "F35", "F40-group", "F39", "F15", "F17", "F22", "counts-waiting", "batch-loses-page",
+    "F24-exact", "shared-prefix",
 )  # fmt: skip
 POOLS = {
     "token": Config("token", 8),
@@ -63,21 +65,10 @@ def trace_of(subject, config, path, calls):
     return path
 
 
-@pytest.fixture
-def in_process(monkeypatch):
-    """Planted faults are foreign code: driven here, and not in a child, to be quick."""
-
-    def resolve(name, tree="", device="cpu"):
-        planted = PLANTED.get(name.removeprefix("tests.planted:"))
-        return planted.subject() if planted is not None else local(name)
-
-    monkeypatch.setattr(shrink_file, "resolve", resolve)
-
-
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_long_trace_shrinks_to_the_minimum_or_one_above(name, tmp_path, in_process):
-    fault = PLANTED[name]
-    path = trace_of(fault.subject(), POOLS[fault.kind], tmp_path / "t", CALLS)
+def test_a_long_trace_shrinks_to_the_minimum_or_one_above(name, tmp_path):
+    fault = CATALOGUE[name]
+    path = trace_of(fault.subject(), POOLS[fault.part], tmp_path / "t", CALLS)
     shrunk = shrink_file.shrink_file(path)
     assert shrunk.violation.code in fault.codes
     case = shrunk.file.case
@@ -85,7 +76,7 @@ def test_a_long_trace_shrinks_to_the_minimum_or_one_above(name, tmp_path, in_pro
     assert judged(fault.subject(), case, "contract").violation.key == shrunk.violation.key
 
 
-class RareLoss:
+class RareLoss(PagedAllocator):
     """Loses a page when a free gives back several, the highest first and the lowest last."""
 
     def _put(self, slots):
@@ -101,8 +92,7 @@ class RareLoss:
             self._drop_head(1)
 
 
-def rare_loss(config):
-    return build("paged", (RareLoss,), config)
+rare_loss = factory("paged", RareLoss)
 
 
 def test_a_rare_fault_is_cut_out_of_many_operations(tmp_path, monkeypatch):
@@ -118,7 +108,7 @@ def test_a_rare_fault_is_cut_out_of_many_operations(tmp_path, monkeypatch):
     assert any(line.startswith("cut to the last") for line in said)
 
 
-def test_a_sound_trace_translates_whole_and_holds(tmp_path, in_process):
+def test_a_sound_trace_translates_whole_and_holds(tmp_path):
     for name, config in POOLS.items():
         path = trace_of(local(name), config, tmp_path / name, 2000)
         told = case_of(path, ANY)
@@ -131,7 +121,7 @@ def test_a_sound_trace_translates_whole_and_holds(tmp_path, in_process):
         assert shrink_file.shrink_file(path).file is None
 
 
-def test_a_trace_longer_than_memory_keeps_its_end(tmp_path, in_process):
+def test_a_trace_longer_than_memory_keeps_its_end(tmp_path):
     path = trace_of(local("paged"), POOLS["paged"], tmp_path / "t", 3000)
     whole, end = case_of(path, ANY), case_of(path, ANY, kept=300)
     assert end.calls == whole.calls
@@ -243,21 +233,21 @@ def shrink(*arguments):
     return CliRunner().invoke(main, ["shrink", *map(str, arguments)])
 
 
-def test_the_command_writes_a_case_that_fails_and_says_what(tmp_path, in_process):
-    path = trace_of(PLANTED["second_end"].subject(), POOLS["token"], tmp_path / "t", 500)
+def test_the_command_writes_a_case_that_fails_and_says_what(tmp_path):
+    path = trace_of(CATALOGUE["F37"].subject(), POOLS["token"], tmp_path / "t", 500)
     run = shrink(path)
     assert run.exit_code == 1, run.output
     assert "GROUP (fault)" in run.output
     assert "5. free_group_end" in run.output
     written = casefile.read(tmp_path / "t.shrunk.json")
     assert written.finding.code == "GROUP"
-    assert written.subject == "tests.planted:second_end"
+    assert written.subject == "defect:F37"
     for source in (path, tmp_path / "t.shrunk.json"):
         assert shrink(source, "--out", tmp_path / "again.json", "--quiet").exit_code == 1
         assert casefile.read(tmp_path / "again.json").case == written.case
 
 
-def test_what_holds_on_another_subject_says_so(tmp_path, in_process):
+def test_what_holds_on_another_subject_says_so(tmp_path):
     case = Case(Config("token", 4), (Alloc("A", 1),))
     casefile.write(tmp_path / "c.json", CaseFile(case, "token"))
     run = shrink(tmp_path / "c.json", "--impl", "token")
@@ -265,8 +255,8 @@ def test_what_holds_on_another_subject_says_so(tmp_path, in_process):
     assert "nothing is wrong" in run.output
 
 
-def test_a_fault_that_the_subject_does_not_have_is_kept_as_recorded(tmp_path, in_process):
-    path = trace_of(PLANTED["frees_twice"].subject(), POOLS["paged"], tmp_path / "t", 500)
+def test_a_fault_that_the_subject_does_not_have_is_kept_as_recorded(tmp_path):
+    path = trace_of(CATALOGUE["repeats-page"].subject(), POOLS["paged"], tmp_path / "t", 500)
     run = shrink(path, "--impl", "paged")
     assert run.exit_code == 1
     assert "in the recording alone" in run.output
@@ -274,8 +264,8 @@ def test_a_fault_that_the_subject_does_not_have_is_kept_as_recorded(tmp_path, in
 
 
 def test_the_child_process_gives_the_same(tmp_path):
-    path = trace_of(PLANTED["frees_twice"].subject(), POOLS["paged"], tmp_path / "t", 300)
-    run = shrink(path)
+    subject = factory_subject("tests.planted:frees_twice", frees_twice, "cpu")
+    run = shrink(trace_of(subject, POOLS["paged"], tmp_path / "t", 300))
     assert run.exit_code == 1, run.output
     assert len(casefile.read(tmp_path / "t.shrunk.json").case.operations) == 1
 
@@ -328,8 +318,8 @@ def test_the_input_is_never_written_over(tmp_path):
     assert shrink(tmp_path / "c.json", "--out", tmp_path / "c.json").exit_code == 2
 
 
-def test_a_hook_may_make_the_case_minimal(tmp_path, in_process):
-    path = trace_of(PLANTED["frees_twice"].subject(), POOLS["paged"], tmp_path / "t", 300)
+def test_a_hook_may_make_the_case_minimal(tmp_path):
+    path = trace_of(CATALOGUE["repeats-page"].subject(), POOLS["paged"], tmp_path / "t", 300)
 
     def minimal(subject, case, level, violation):
         return Case(replace(case.config, pages=3), (*case.operations, Merge()))
