@@ -42,7 +42,7 @@ SHORT = 24  # numbers up to which a loop is faster than NumPy
 _USUAL = {
     "alloc": ("need_size",),
     "alloc_extend": (
-        "prefix_lens", "prefix_lens_cpu", "seq_lens", "seq_lens_cpu", "last_loc", "extend_num_tokens",
+        "prefix_lens", "prefix_lens_cpu", "seq_lens", "seq_lens_cpu", "last_loc", "extend_num_tokens", "num_new_pages",
     ),
     "alloc_decode": ("seq_lens", "seq_lens_cpu", "last_loc"),
     "free_page_ids": ("page_ids",), "free_segments": ("segments",), "free_full_segments": ("segments",),
@@ -142,6 +142,7 @@ class Tap:
                     seq=self._lengths(given, "seq_lens"),
                     last=_numbers(given["last_loc"]),
                     total=int(given["extend_num_tokens"]),
+                    new_pages=None if given.get("num_new_pages") is None else int(given["num_new_pages"]),
                 )
             case "alloc_decode":
                 return RawCall(name, seq=self._lengths(given, "seq_lens"), last=_numbers(given["last_loc"]))
@@ -218,11 +219,12 @@ def _runs(values: Any) -> Runs:
 def _parameters(plain: type, method: str) -> tuple[str, ...]:
     """The names of a method's parameters, as the first class that calls them by SGLang's names has them."""
     usual = _USUAL.get(method, ("free_index",) if TAPPED[method].startswith("free") else ())
+    read = "last_loc" if "last_loc" in usual else usual[-1] if usual else ""
     for base in plain.__mro__:
         defined = vars(base).get(method)
         if inspect.isfunction(defined):
             names = tuple(name for name in inspect.signature(defined).parameters if name != "self")
-            if not usual or usual[-1] in names:
+            if not usual or read in names:
                 return names
     return usual
 

@@ -34,7 +34,7 @@ class RawCall(NamedTuple):
     """One call that came back.
 
     method: its name at the allocator; size: of an alloc; prefix, seq, last: lengths and last locations of a
-    batch (a decode has no prefix), total: its extend_num_tokens. slots: what is freed. name: of a snapshot;
+    batch (a decode has no prefix), total, new_pages: its extend_num_tokens and num_new_pages. slots: what is freed. name: of a snapshot;
     empty where nobody knows it. outcome: `slots`, `none`, `done`, `raised`, `odd`; error: its type.
     free, full, window: slots that the allocator said it has afterwards, in all and by SWA pool.
     """
@@ -45,6 +45,7 @@ class RawCall(NamedTuple):
     seq: tuple[int, ...] = ()
     last: tuple[int, ...] = ()
     total: int | None = None
+    new_pages: int | None = None
     slots: Runs = ()
     name: str = ""
     outcome: str = "done"
@@ -114,8 +115,10 @@ def line_of(call: RawCall) -> str:
         numbers = getattr(call, key)
         if numbers:
             words.append(f'"{key}":{list(numbers)}')
-    if call.total is not None:
-        words.append(f'"total":{call.total}')
+    for key in ("total", "new_pages"):
+        number = getattr(call, key)
+        if number is not None:
+            words.append(f'"{key}":{number}')
     if call.slots:
         words.append(f'"slots":{list(map(list, call.slots))}')
     if call.name:
@@ -270,7 +273,7 @@ def call_of(line: str, place: str) -> RawCall:
                 made[key] = _text(value, where)
             case "size" if isinstance(value, float):
                 made[key] = value
-            case "size" | "total" | "free" | "full" | "window":
+            case "size" | "total" | "new_pages" | "free" | "full" | "window":
                 made[key] = _number(value, where)
             case _:
                 raise TraceError(f"{where}: unknown key")

@@ -365,6 +365,9 @@ def _flaw(call: RawCall, prefix: tuple[int, ...], size: int) -> str:
         return "shrinks"
     if call.total is not None and call.total != sum(call.seq) - sum(prefix):
         return "total"
+    need = sum(-(-s // size) + (-p // size) for p, s in zip(prefix, call.seq, strict=True))
+    if call.new_pages not in (None, need):
+        return "new pages"
     lasts = zip(prefix, call.seq, call.last, strict=True)
     return "last_loc" if any(s > p and (last + 1 - p) % size for p, s, last in lasts) else ""
 

@@ -11,6 +11,7 @@ import torch
 from impl.defects.catalogue import CATALOGUE
 from impl.live import Broken, check, report_of
 from impl.names import local
+from impl.paged import PagedAllocator
 from impl.session import Session
 from impl.token import TokenAllocator
 from oracle.follow import Follower
@@ -213,6 +214,17 @@ def test_misuse_that_is_accepted_is_named_by_its_rule(name):
     rule = "twice" if name == "never given" else name
     assert rules(allocator) == [rule]
     assert RULES[rule] in str(report_of(allocator).findings[0])
+
+
+def test_a_wrong_count_of_new_pages_is_the_callers():
+    class Trusts(PagedAllocator):
+        def _extend_need(self, *batch):
+            return super()._extend_need(*batch[:-1], None)
+
+    allocator = check(Trusts(32, 4, torch.float32, "cpu", None, False))
+    zero, three = torch.tensor([0]), torch.tensor([3])
+    allocator.alloc_extend(zero, zero, three, three, torch.tensor([-1]), 3, num_new_pages=2)
+    assert rules(allocator) == ["new pages"]
 
 
 def test_a_page_with_two_owners_names_both_takers():

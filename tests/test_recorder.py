@@ -58,6 +58,7 @@ def test_runs_are_the_numbers(numbers):
             answer=((4, 8),),
         ),
         RawCall("free", slots=((9, 1), (4, 2))),
+        RawCall("alloc_extend", prefix=(0,), seq=(3,), last=(-1,), total=3, new_pages=1, outcome="none"),
         RawCall("backup_state", name="S1", free=1, full=2, window=3),
         RawCall("other", error="resize", outcome="raised"),
     ],
