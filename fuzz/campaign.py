@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from fuzz.findings import Finding
+from fuzz.minimal import shorter
 from fuzz.shrink import Shrinker, shrink_pair
 from impl.engines import EngineSubject
 from impl.subject import Subject
@@ -174,8 +175,9 @@ def shrunk(task: Task, subject: Subject | EngineSubject, level: str, broken: Bro
         return violation is not None and violation.key == key
 
     case = Shrinker(holds, allocator.space).shrink(broken.outcome.case)
+    minimal, case = shorter(allocator, case, level, key)
     again = judged(allocator, case, level).violation
-    return replace(plain, violation=again or plain.violation, case=case)
+    return replace(plain, violation=again or plain.violation, case=case, minimal=minimal)
 
 
 def _shrunk_pair(plain: Finding, subject: Subject, level: str, pair: Pair, key: tuple[str, ...]) -> Finding:

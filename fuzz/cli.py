@@ -6,24 +6,33 @@ Modules that need torch are imported when a command needs them, so that `explain
 from __future__ import annotations
 
 import json
-import os
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from fuzz.cli_live import shrink
-from fuzz.cli_power import power
+from fuzz.console import (
+    LEVELS,
+    UNDECIDED,
+    console_for,
+    device_option,
+    json_option,
+    out_option,
+    path_option,
+    refuse,
+    writable,
+)  # fmt: skip
+from fuzz.explore_command import explore
+from fuzz.power_command import power
+from fuzz.shrink_command import shrink
 
 if TYPE_CHECKING:
     from fuzz.campaign import TaskResult
     from fuzz.run import RunReport
 
-USAGE, UNDECIDED = 2, 3
-LEVELS = ("contract", "parity", "hardened")
 BUDGETS = ("quick", "ci", "nightly")
 
 impl_option = click.option(
@@ -33,10 +42,6 @@ impl_option = click.option(
     metavar="SUBJECT",
     help="What to judge; may be repeated (see `kvassay list`).",
 )
-device_option = click.option(
-    "--device", default="cpu", show_default=True, help="Where its tensors live: cpu, cuda, …"
-)
-path_option = click.option("--path", default="", help="A working tree of SGLang, for sglang:PART.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -45,10 +50,8 @@ def main() -> None:
     """Judge the KV-cache pool allocators of LLM serving engines against a reference."""
 
 
-def refuse(message: str) -> NoReturn:
-    """One clear line, and exit code 2."""
-    click.echo(f"kvassay: {' '.join(message.split())}", err=True)
-    raise SystemExit(USAGE)
+main.add_command(explore)
+main.add_command(shrink)
 
 
 @main.command()
@@ -91,16 +94,8 @@ def refuse(message: str) -> NoReturn:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A TOML file of findings that you live with.",
 )
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("kvassay-out"),
-    show_default=True,
-    help="Where report.json, junit.xml and cases go.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on standard output, and nothing else there."
-)
+@out_option
+@json_option
 def gate(
     impls: tuple[str, ...], path: str, device: str, level: str | None, budget: str, tier: str,
     seed: int | None, workers: int | None, accepted: Path | None, out: Path, as_json: bool,
@@ -119,7 +114,7 @@ def gate(
     from fuzz.run import KERNEL, Options, default_workers, run, targets_for
     from impl.errors import SubjectError
 
-    console = _console(as_json)
+    console = console_for(as_json)
     try:
         options = Options(
             targets=targets_for(impls, level or "", tier, device),
@@ -130,7 +125,7 @@ def gate(
             path=path,
             accepted=tuple(read_accepted(accepted)) if accepted else (),
         )
-        _writable(out)
+        writable(out)
         reports = []
         names = ", ".join(dict.fromkeys(target.name for target in options.targets))
         console.print(
@@ -165,21 +160,6 @@ def gate(
     if as_json:
         click.echo(json.dumps(whole, indent=1))
     raise SystemExit(EXIT[whole["verdict"]])
-
-
-def _console(stderr: bool = False) -> Console:
-    """A console as wide as the terminal; where there is none, wide enough for the tables."""
-    console = Console(stderr=stderr, emoji=False)  # module:name: is no emoji
-    return console if console.is_terminal else Console(stderr=stderr, width=120, emoji=False)
-
-
-def _writable(out: Path) -> None:
-    try:
-        (out / "cases").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        refuse(f"--out {out} can't be written: {error.strerror}")
-    if not os.access(out, os.W_OK):
-        refuse(f"--out {out} can't be written: choose another folder")
 
 
 class _Progress:
@@ -254,7 +234,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(whole, indent=1))
         return
-    console = _console()
+    console = console_for()
     for title, entries in whole.items():
         table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
         table.add_column(style="bold", no_wrap=True)
@@ -289,7 +269,7 @@ def doctor(impl: str, path: str, device: str) -> None:
     from impl.errors import SubjectError
     from impl.names import resolve
 
-    console = _console()
+    console = console_for()
     try:
         subject = resolve(impl, path, device)
         console.print(f"{subject.name}: {subject.about}", highlight=False, markup=False, soft_wrap=True)
@@ -310,5 +290,4 @@ def doctor(impl: str, path: str, device: str) -> None:
     raise SystemExit(0 if sound else 1)
 
 
-main.add_command(shrink)
 main.add_command(power)

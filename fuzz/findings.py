@@ -19,7 +19,8 @@ class Finding:
 
     case: the smallest case with it; for a relation, `other` are the operations of the second run; for the
     kernel tier, `batch` and `dtype` stand instead. check: the property that found it. cases: how many showed
-    it. steered: the shape of step that was left out afterwards to go on behind it; empty where none did.
+    it. minimal: whether every shorter case on its pool was tried (`fuzz.minimal`); None where that is out of
+    reach. steered: the shape of step that was left out afterwards to go on behind it; empty where none did.
     """
 
     subject: str
@@ -32,6 +33,7 @@ class Finding:
     batch: Batch | None = None
     dtype: str = ""
     cases: int = 1
+    minimal: bool | None = None
     steered: str = ""
     accepted: str = ""
 

@@ -72,7 +72,7 @@ def _run(report: RunReport, options: Options) -> dict[str, Any]:
         "operations": report.operations,
         "cases": report.cases,
         "seconds": round(report.seconds, 2),
-        "findings": [_finding(finding) for finding in report.findings],
+        "findings": [finding_document(finding) for finding in report.findings],
         "not_claimed": report.not_claimed,
         "properties": [
             {
@@ -101,7 +101,8 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """One finding, as a report has it."""
     violation = finding.violation
     return {
         "code": violation.code,
@@ -113,7 +114,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "property": finding.check,
         "case": f"cases/{case_name(finding)}",
         "length": finding.length,
-        "minimal": None,
+        "minimal": finding.minimal,
         "steered_round": finding.steered,
         "accepted": finding.accepted,
         "fingerprint": finding.fingerprint,

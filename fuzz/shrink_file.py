@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fuzz.cut import cut, depends
+from fuzz.minimal import shorter
 from fuzz.shrink import Shrinker
 from fuzz.trace_case import TraceCase, case_of
 from impl.errors import SubjectError
@@ -23,8 +24,6 @@ from properties.judged import first_violation, judged
 RUNS = 4_000  # of the shrinker: after the cut a run takes milliseconds
 
 Say = Callable[[str], object]
-# Makes a shrunk case minimal beyond doubt, or gives it back: a place for the explorer.
-Minimal = Callable[[Subject, Case, str, Violation], Case]
 
 
 class NothingToShrink(CaseError):
@@ -35,7 +34,8 @@ class NothingToShrink(CaseError):
 class Shrunk:
     """What became of a file. file: the case as it goes to disk, or None where nothing was wrong.
 
-    recorded: what the answers in a trace show by themselves. came_from: operations before. runs: of the shrinker.
+    recorded: what the answers in a trace show by themselves. came_from: operations before. runs: of the
+    shrinker. minimal: whether no shorter case on its pool has the finding; None where nobody knows.
     """
 
     subject: str
@@ -43,6 +43,7 @@ class Shrunk:
     recorded: Violation | None = None
     came_from: int = 0
     runs: int = 0
+    minimal: bool | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -58,11 +59,10 @@ def shrink_file(
     device: str = "cpu",
     level: str = "",
     say: Say = lambda text: None,
-    minimal: Minimal | None = None,
 ) -> Shrunk:
     """Read, replay, cut and shrink. TraceError, CaseError, SubjectError or OSError say what is wrong with the input."""
     if not is_trace(path):
-        return _shrink_case(path, impl, tree, device, level, say, minimal)
+        return _shrink_case(path, impl, tree, device, level, say)
     name = impl or Trace(path).header.subject
     if not name:
         raise SubjectError(f"{path} does not say what was recorded: give --impl")
@@ -75,7 +75,7 @@ def shrink_file(
         if told.recorded is not None:
             say(f"the recording itself shows {told.recorded.code}: {told.recorded.summary}")
         known = CaseFile(told.case, subject.name, level or "contract", note=f"from the trace {path.name}")
-        shrunk = _shrink(subject, known, say, minimal)
+        shrunk = _shrink(subject, known, say)
         if shrunk.file is None and told.recorded is not None:
             shrunk = replace(shrunk, file=replace(known, finding=told.recorded))
     finally:
@@ -88,9 +88,7 @@ def _notes(told: TraceCase) -> tuple[str, ...]:
     return (*told.notes, *(stopped if told.stopped else ()))
 
 
-def _shrink_case(
-    path: Path, impl: str, tree: str, device: str, level: str, say: Say, minimal: Minimal | None
-) -> Shrunk:
+def _shrink_case(path: Path, impl: str, tree: str, device: str, level: str, say: Say) -> Shrunk:
     file = casefile.read(path)
     if file.relation or file.other is not None:
         raise NothingToShrink(
@@ -101,14 +99,12 @@ def _shrink_case(
         raise SubjectError(f"{path} does not say what it is a case of: give --impl")
     subject = resolve(name, tree, device)
     try:
-        return _shrink(
-            subject, replace(file, subject=name, level=level or file.level or "contract"), say, minimal
-        )
+        return _shrink(subject, replace(file, subject=name, level=level or file.level or "contract"), say)
     finally:
         subject.close()
 
 
-def _shrink(subject: Subject, file: CaseFile, say: Say, minimal: Minimal | None) -> Shrunk:
+def _shrink(subject: Subject, file: CaseFile, say: Say) -> Shrunk:
     level, case = file.level, file.case
     violation = first_violation(subject, case, level)
     length = len(case.operations)
@@ -116,12 +112,11 @@ def _shrink(subject: Subject, file: CaseFile, say: Say, minimal: Minimal | None)
         return Shrunk(subject.name, None, came_from=length)
     say(f"{violation.code} at operation {violation.index + 1:,} of {length:,}: {violation.summary}")
     case, runs = smallest(subject, case, level, violation, say)
-    if minimal is not None:
-        case = minimal(subject, case, level, violation)
+    minimal, case = shorter(subject, case, level, violation.key)
     last = judged(subject, case, level, keep=True)
     assert last.violation is not None, "the shrinker left a case without its finding"
     done = replace(file, case=case, finding=last.violation, answers=last.answers)
-    return Shrunk(subject.name, done, None, length, runs)
+    return Shrunk(subject.name, done, None, length, runs, minimal)
 
 
 def smallest(

@@ -15,11 +15,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from impl.errors import SubjectError
 from oracle.batch import Batch
@@ -32,6 +32,7 @@ from oracle.world import BatchCall, Step, World
 if TYPE_CHECKING:
     from impl.session import Session
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT = 300.0
 ANSWER_TIMEOUT = 120.0
@@ -172,6 +173,22 @@ class ChildSubject(Child):
             if seen.outcome == "crashed":
                 return
 
+    def there(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What `function(subject, *arguments)` gives over there; both it and its answer cross by pickle.
+
+        What it raises over there is raised here. DiedError where the process dies of it.
+        """
+        kind, value = self._receive(self._send("there", function, arguments), START_TIMEOUT)
+        if kind == "answer":
+            return value  # type: ignore[no-any-return]
+        if kind == "raised":
+            raise value
+        raise DiedError(value) if kind == "died" else SubjectError(value)
+
+
+class DiedError(Exception):
+    """The process of a subject died; the message says how."""
+
 
 class ChildEngine(Child):
     """An index engine, run in another process. Made with a name that `impl.engines.local_engine` understands."""
@@ -308,5 +325,13 @@ class Worker:
                     # A kernel that was misled may have written anywhere in this process: the next case gets
                     # a new one, or it would answer for this one.
                     self.retired = True
+            case "there":
+                function, values = arguments
+                try:
+                    answer = function(subject, *values)
+                except Exception as error:
+                    self._say("raised", error)
+                else:
+                    self._say("answer", answer)
             case _:
                 raise ValueError(f"unknown request {what!r}")

@@ -7,7 +7,7 @@ gave or was given (a caller may reuse its buffers), watches those that it leaves
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,30 @@ class Session:
         self._watched: list[tuple[int, torch.Tensor, list[int]]] = []
         self._snapshots: dict[str, Any] = {}
         self._kv = Contents(bench.kv, bench.kv_window) if config.data and bench.kv is not None else None
+
+    def parts(self, answers: bool) -> list[Any]:
+        """The allocator, the snapshots that it gave and, if wanted, the answers that are watched."""
+        return [
+            self.allocator,
+            self._snapshots,
+            [tensor for _, tensor, _ in self._watched] if answers else [],
+        ]
+
+    def copy(self, parts: list[Any]) -> Session:
+        """This session, to go on by itself with copies of its parts. Without K and V alone."""
+        if self._kv is not None:
+            raise ValueError("a session with K and V can't be copied")
+        other: Session = object.__new__(Session)
+        other.__dict__.update(self.__dict__)
+        other.allocator, other._snapshots, answers = parts
+        other.bench, other._first = replace(self.bench, allocator=other.allocator), dict(self._first)
+        other._watched = [(w[0], tensor, w[2]) for w, tensor in zip(self._watched, answers, strict=False)]
+        return other
+
+    @property
+    def last_answer(self) -> torch.Tensor | None:
+        """The tensor that the last operation answered with, if it did."""
+        return self._watched[-1][1] if self._watched and self._watched[-1][0] == self.index else None
 
     def begin(self) -> Observation:
         """What a new allocator shows."""

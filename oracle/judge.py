@@ -7,7 +7,7 @@ has to be refused. A violation is a sentence with the operations in it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from oracle import ops
 from oracle.codes import LEVELS
@@ -59,6 +59,31 @@ class Judge:
         self._noticed = True
         self._over = False  # nothing that follows can be told right from wrong
         self._freed_before = False
+
+    def copy(self) -> Judge:
+        """The same, to go on by itself."""
+        other: Judge = object.__new__(Judge)
+        other.__dict__.update(self.__dict__)
+        other._bound, other._given, other._saved = self._bound.copy(), dict(self._given), dict(self._saved)
+        other._parity = self._parity.copy() if self._parity is not None else None
+        return other
+
+    def state(self, world: World, ghosts: bool) -> list[Any]:
+        """All that decides what will be asked in `world` and how it is judged, in page numbers: plain data.
+
+        Requests count in the order in which they came, under no name: names are alike. ghosts: whether what
+        was freed may be freed again. Where requests with a prefix begin is left out: nobody goes on behind
+        them in the cases that this is for (`properties.alphabet`).
+        """
+        numbers: dict[str, int] = {}
+        now = _numbered(world, self._bound, numbers, ghosts)
+        saved = [
+            (name, lists, _numbered(world.snapshots[name], bound, numbers, False))
+            for name, (bound, lists) in sorted(self._saved.items())
+            if name in world.snapshots
+        ]
+        parity = self._parity.state if self._parity is not None else None
+        return [now, saved, self._freed_before, parity]
 
     def slot(self, slot: Slot) -> int:
         """The number of a symbolic slot."""
@@ -481,6 +506,32 @@ class Judge:
                     return "MAP", f"window page {window} serves {claimed[window]} and {name}"
                 claimed[window] = name
         return None
+
+
+def _numbered(world: World, bound: _Binding, numbers: dict[str, int], ghosts: bool) -> list[Any]:
+    """A world with a page's number for each uid, and a number for each name."""
+    page = bound.page
+    requests = [
+        (
+            numbers.setdefault(name, len(numbers)),
+            [page[uid] if uid else 0 for uid in r.pages],
+            r.length,
+            r.base,
+        )
+        for name, r in world.requests.items()
+    ]
+    group = world.group and [
+        sorted(page[uid] for uid in world.group.pages),
+        sorted((page[uid], mask) for uid, mask in world.group.parts.items()),
+        sorted(page[uid] for uid in world.group.swa),
+    ]
+    window = sorted((page[uid], other) for uid, other in bound.window.items())
+    gone = sorted(page[uid] for uid in world.gone)
+    dead = [
+        (numbers.setdefault(name, len(numbers)), [(page[uid], low, high) for uid, low, high in runs])
+        for name, runs in (world.ghosts.items() if ghosts else ())
+    ]
+    return [requests, world.free, world.swa_free, group, window, gone, dead]
 
 
 def _situation(step: Step) -> str:

@@ -104,7 +104,8 @@ def _batch(
                 rule = rule or "swa gone"
         elif item.request in names:
             return skipped(world, operation)
-        names.add(item.request)
+        if item.tokens:  # a row that does not grow owns nothing in this batch
+            names.add(item.request)
         growth.append((item.request, request, item.tokens, -(-seq // page_size) - -(-prefix // page_size)))
     call = BatchCall(
         tuple(r.length for _, r, _, _ in growth),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from oracle.ops import Config
 from oracle.reference import reference_for
@@ -15,8 +16,23 @@ class Parity:
     """A reference that runs in step with a subject."""
 
     def __init__(self, config: Config, dialect: Dialect, swa_now: bool = False) -> None:
+        self._made_of = config, dialect, swa_now
         self.reference = reference_for(config, dialect, swa_now)
-        self._states: dict[str, object] = {}
+        self._states: dict[str, Any] = {}
+
+    def copy(self) -> Parity:
+        """The same, to go on by itself."""
+        other: Parity = object.__new__(Parity)
+        other._made_of, other._states = self._made_of, dict(self._states)
+        other.reference = reference_for(*self._made_of)
+        other.reference.restore(self.reference.backup())
+        return other
+
+    @property
+    def state(self) -> object:
+        """All that decides what the reference will answer, as plain data."""
+        states = (self.reference.backup(), *(self._states[name] for name in sorted(self._states)))
+        return [[sorted(x.items()) if isinstance(x, dict) else x for x in state] for state in states]
 
     def compare(
         self,

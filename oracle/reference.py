@@ -210,6 +210,8 @@ class SwaReference:
 
     def free(self, slots: list[int], swa_alone: bool = False) -> None:
         """Both halves, or the window's alone, now or at the end of the open group."""
+        if not slots:
+            return
         if self.group is not None and not (swa_alone and self.swa_now):
             self.group.append((slots, swa_alone))
         else:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-USAGE, UNDECIDED = 2, 3
+from fuzz.console import LEVELS, UNDECIDED, device_option, path_option, refuse
 
 
 @click.command()
@@ -16,11 +15,11 @@ USAGE, UNDECIDED = 2, 3
 @click.option(
     "--impl", default="", metavar="SUBJECT", help="What to replay it on. Default: what the file says."
 )
-@click.option("--path", "tree", default="", help="A working tree of SGLang, for sglang:PART.")
-@click.option("--device", default="cpu", show_default=True, help="Where its tensors live: cpu, cuda, …")
+@path_option
+@device_option
 @click.option(
     "--level",
-    type=click.Choice(("contract", "parity", "hardened")),
+    type=click.Choice(LEVELS),
     default=None,
     help="Default: what the file says, else contract.",
 )
@@ -32,7 +31,7 @@ USAGE, UNDECIDED = 2, 3
 )
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
 def shrink(
-    file: Path, impl: str, tree: str, device: str, level: str | None, out: Path | None, quiet: bool
+    file: Path, impl: str, path: str, device: str, level: str | None, out: Path | None, quiet: bool
 ) -> None:
     """The smallest case with the same finding, from FILE: a case, or a trace that `impl.live.record` wrote.
 
@@ -52,7 +51,7 @@ def shrink(
     if out.exists() and out.samefile(file):
         refuse(f"--out {out} would write over what is to be shrunk")
     try:
-        shrunk = shrink_file(file, impl, tree, device, level or "", say)
+        shrunk = shrink_file(file, impl, path, device, level or "", say)
         if shrunk.file is not None:
             write(out, shrunk.file)
     except (TraceError, CaseError, SubjectError) as error:
@@ -74,13 +73,9 @@ def shrink(
         click.echo(f"  on a {config_sentence(found.case.config)}:")
         for at, operation in enumerate(found.case.operations, 1):
             click.echo(f"  {at}. {sentence(operation)}")
+        if shrunk.minimal:
+            click.echo("  No shorter case on this pool has the finding.")
     else:
         click.echo(f"  in the recording alone: replayed on {shrunk.subject}, nothing is wrong")
     click.echo(f"  {out}")
     raise SystemExit(1)
-
-
-def refuse(message: str) -> NoReturn:
-    """One clear line, and exit code 2."""
-    click.echo(f"kvassay: {' '.join(message.split())}", err=True)
-    raise SystemExit(USAGE)

@@ -1,0 +1,93 @@
+"""Runs of one allocator that part: a session copied in the cheapest way that its allocator allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from impl.session import Session
+from impl.state import State, copied, deep_copied, lies_over
+from impl.subject import LocalSubject
+from oracle.ops import Config
+from oracle.world import Step
+
+WAYS = {
+    "copied": "copied attribute by attribute",
+    "deepcopied": "copied by copy.deepcopy",
+    "replayed": "made anew by running its operations again",
+}
+
+
+class SharesMemoryError(Exception):
+    """An answer shares memory with the allocator, and answers are not counted as state."""
+
+
+class Branches:
+    """Makes, copies and tells apart the sessions of a subject.
+
+    answers: whether the answers that a session watches are part of its state. They have to be where an answer
+    may share memory with the allocator, which is rare; the first one is a SharesMemoryError.
+    """
+
+    def __init__(self, subject: LocalSubject, config: Config, answers: bool = False) -> None:
+        self.subject, self.config, self.answers = subject, config, answers
+        self.root = subject.open(config)
+        bench = self.root.bench
+        self._shared = tuple(kv for kv in (bench.kv, bench.kv_window) if kv is not None)
+        self._left_out = frozenset(map(id, self._shared))
+        self.way = self._way()
+
+    def _way(self) -> str:
+        """The first way that gives a copy which can't be told from the original."""
+        state = self._read(self.root.parts(False))
+        self._shared += tuple(state.caches)
+        for way, copy in (("copied", self._plain_copy), ("deepcopied", self._deep_copy)):
+            try:
+                parts = copy(self.root.parts(False))
+            except Exception:  # whatever a foreign class raises, it can't be copied so
+                continue
+            if self._read(parts).value == state.value and parts[0] is not self.root.allocator:
+                return way
+        return "replayed"
+
+    def copy(self, session: Session, trail: tuple[Step, ...], shares: bool) -> Session:
+        """A session like this one. trail: the steps that led to it; shares: whether tensors in it overlap."""
+        if self.way == "replayed":
+            return self.again(trail)
+        parts = session.parts(self.answers)
+        plainly = self.way == "copied" and not shares
+        return session.copy(self._plain_copy(parts) if plainly else self._deep_copy(parts))
+
+    def beside(self, session: Session, spare: Session) -> Session:
+        """A session like `session`, out of the parts of one that is in the same state and is needed no more."""
+        return session.copy(spare.parts(self.answers))
+
+    def again(self, trail: tuple[Step, ...]) -> Session:
+        """A new session that has gone through these steps."""
+        session = self.subject.open(self.config)
+        session.begin()
+        for step in trail:
+            session.apply(step)
+        return session
+
+    def state(self, session: Session) -> State:
+        """The state of a session: its allocator, snapshots, and the answers that lie over them."""
+        state = self._read(session.parts(False))
+        if not self.answers:
+            answer = session.last_answer
+            if answer is not None and lies_over(answer, state.spans):
+                raise SharesMemoryError
+            return state
+        *parts, answers = session.parts(True)
+        over = [answer if lies_over(answer, state.spans) else None for answer in answers]
+        return self._read([*parts, over, session.index % 2])
+
+    def _plain_copy(self, parts: list[Any]) -> list[Any]:
+        made: list[Any] = copied(parts, {}, self._left_out)
+        return made
+
+    def _deep_copy(self, parts: list[Any]) -> list[Any]:
+        made: list[Any] = deep_copied(parts, self._shared)
+        return made
+
+    def _read(self, parts: list[Any]) -> State:
+        return State(tuple(parts), self._left_out)

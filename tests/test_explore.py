@@ -1,0 +1,408 @@
+"""Does the search see everything that there is on a small pool, and tell the shortest case of a fault?"""
+
+import json
+import random
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fuzz.campaign import campaign
+from fuzz.cli import main
+from fuzz.explore import Workers, explore
+from fuzz.minimal import shorter
+from fuzz.walker import Question
+from impl.branches import Branches
+from impl.child import ChildSubject
+from impl.names import local
+from impl.state import State, UnreadableError, copied, deep_copied
+from impl.subject import own
+from oracle import casefile
+from oracle.ops import Alloc, Case, Config, Extend, Free, GroupBegin, GroupEnd, Grow, Merge, Part
+from oracle.plan import plan
+from properties.checks import Task
+from properties.judged import HarnessError, judged
+from tests.planted import PLANTED, FourthFree, HiddenTurn, Planted, build
+
+TINY = {
+    "token": Config("token", 2),
+    "paged": Config("paged", 1, 2),
+    "ascend": Config("paged", 1, 2),
+    "swa": Config("swa", 1, 2, swa_pages=1),
+}
+
+
+def planted(kind, *mixins, make=build):
+    return Planted("deep", kind, lambda config: make(kind, mixins, config), frozenset(), 0).subject()
+
+
+# -- a world to its end --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("need_sort", [False, True])
+@pytest.mark.parametrize("name", TINY)
+def test_the_tiny_world_of_each_own_subject_closes_and_holds(name, need_sort):
+    result = explore(own(name), Question(replace(TINY[name], need_sort=need_sort), "parity"))
+    assert (result.closed, result.cut, result.found) == (True, False, [])
+    assert result.way == "copied"
+    assert result.states > 9
+    assert result.transitions == sum(result.alphabet)
+    assert len(result.alphabet) == result.states
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_misuse_is_refused_everywhere_in_the_tiny_world(name):
+    config = replace(TINY[name], debug=True)
+    result = explore(own(name), Question(config, "hardened"), depth=3 if name == "swa" else None)
+    assert result.found == []
+    assert result.closed == (name != "swa")
+
+
+def test_a_world_with_a_snapshot_closes_too():
+    plain = explore(own("token"), Question(Config("token", 1), "parity"))
+    snapshot = explore(own("token"), Question(Config("token", 1), "parity", snapshot=True))
+    assert plain.closed
+    assert snapshot.closed
+    assert snapshot.states > plain.states
+
+
+def test_sequences_are_counted_one_by_one():
+    question = Question(Config("token", 2), "parity")
+    ways = {0: 1, 1: 1 + 10}
+    for depth, count in ways.items():
+        assert explore(own("token"), question, depth).sequences == count
+    two = explore(own("token"), question, 2)
+    assert (
+        two.sequences
+        == 11 + sum(two.alphabet[1:]) + (two.alphabet[0] - misuses_at_root() - 3) * two.alphabet[0]
+    )
+
+
+def misuses_at_root():
+    return (
+        1  # a negative size: the others of a token allocator need a request, or look at values on the device
+    )
+
+
+def test_more_processes_find_the_same():
+    question = Question(Config("token", 2), "parity")
+    alone = explore(own("token"), question)
+    children = [ChildSubject("token") for _ in range(2)]
+    try:
+        shared = explore(own("token"), question, workers=Workers(children))
+    finally:
+        for child in children:
+            child.close()
+    same = ("states", "transitions", "depth", "closed", "sequences", "alphabet")
+    assert [getattr(alone, name) for name in same] == [getattr(shared, name) for name in same]
+
+
+# -- faults --------------------------------------------------------------------------------------------
+
+# Seen by two runs alone, or with K and V alone, or only in a process of its own.
+ELSEWHERE = {"copies_other_rows", "hidden_turn", "merge_does_not_sort", "group_reverses", "rolls_for_several",
+             "rolls_for_long_first", "dies"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTED if name not in ELSEWHERE])
+def test_the_shortest_case_of_a_fault_is_as_short_as_is_known(name):
+    fault = PLANTED[name]
+    pages, page_size = {1: (3, 2), 3: (1, 1)}.get(fault.shortest, (2, 2))
+    config = Config(
+        fault.kind, pages, 1 if fault.kind == "token" else page_size, swa_pages=1 if fault.kind == "swa" else 0,
+        need_sort=name == "restore_forgets_released", debug=fault.level == "hardened",
+    )  # fmt: skip
+    subject = fault.subject()
+    result = explore(subject, Question(config, fault.level, snapshot=True), depth=fault.shortest)
+    assert result.found
+    faults = [found for found in result.found if found.violation.kind == "fault"] or result.found
+    assert {len(found.case.operations) for found in faults} == {fault.shortest}
+    assert fault.codes & {found.violation.code for found in faults}
+    for found in result.found:
+        assert judged(subject, found.case, fault.level).violation == found.violation
+
+
+def test_a_counter_that_only_the_fourth_free_shows_is_not_merged_away():
+    sound = explore(own("token"), Question(Config("token", 4), "contract"), depth=4)
+    deep = explore(planted("token", FourthFree), Question(Config("token", 4), "contract"), depth=4)
+    assert deep.states > sound.states
+    assert [len(found.case.operations) for found in deep.found] == [4]
+    assert sound.found == []
+
+
+def test_hidden_state_keeps_states_apart():
+    question = Question(Config("token", 2), "contract")
+    hidden = explore(planted("token", HiddenTurn), question, depth=6)
+    assert explore(own("token"), question, depth=6).states < hidden.states
+    assert not hidden.closed
+
+
+def test_memory_that_an_answer_shares_with_the_allocator_is_state():
+    fault = PLANTED["answer_is_view"]
+    result = explore(fault.subject(), Question(Config("token", 2), "contract", snapshot=True), depth=4)
+    assert result.question.answers
+    assert [found.violation.code for found in result.found] == ["ALIAS"]
+
+
+class TakesNegative:
+    """A negative size gives the whole pool, and all else is right."""
+
+    def alloc(self, need_size):
+        return super().alloc(self.num_pages if need_size < 0 else need_size)
+
+
+def test_misuse_that_harms_is_found_and_does_not_end_the_search():
+    question = Question(Config("token", 2), "contract")
+    result = explore(planted("token", TakesNegative), question)
+    assert [(f.violation.kind, f.violation.rule, len(f.case.operations)) for f in result.found] == [
+        ("misuse", "negative", 1)
+    ]
+    assert result.closed
+    assert result.states == explore(own("token"), question).states
+
+
+class CountsElsewhere:
+    """What it does depends on a number that all of its kind share."""
+
+    taken: ClassVar = [0]
+
+    def _take(self, pages):
+        self.taken[0] += 1
+        self.free_pages = self.free_pages.roll(self.taken[0])
+        return super()._take(pages)
+
+
+def test_a_subject_that_keeps_state_outside_of_itself_is_undecided():
+    with pytest.raises(HarnessError, match="something outside of the allocator"):
+        explore(planted("token", CountsElsewhere), Question(Config("token", 3), "contract"), depth=6)
+
+
+def test_a_process_that_dies_is_a_finding_of_the_operation_that_ends_it():
+    child = ChildSubject("tests.planted:dies")
+    try:
+        question = Question(Config("token", 3), "contract")
+        result = explore(child, question, depth=2)
+        assert [(len(f.case.operations), f.violation.code) for f in result.found] == [(0, "GUARD")]
+    finally:
+        child.close()
+
+
+# -- state and copies ----------------------------------------------------------------------------------
+
+
+class SaysHow:
+    """Copied in its own way."""
+
+    def __deepcopy__(self, memo):
+        return self.fresh(memo)
+
+    def fresh(self, memo):
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update({name: deep_copied(value) for name, value in vars(self).items()})
+        return made
+
+
+class NoCopy:
+    """Can't be copied at all."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("no copies")
+
+
+@pytest.mark.parametrize(("mixin", "way"), [(SaysHow, "deepcopied"), (NoCopy, "replayed")])
+def test_what_can_not_be_copied_plainly_is_searched_all_the_same(mixin, way):
+    question = Question(Config("token", 2), "contract")
+    result = explore(planted("token", mixin), question)
+    plain = explore(own("token"), question)
+    assert result.way == way
+    assert (result.closed, result.states, result.transitions) == (True, plain.states, plain.transitions)
+
+
+def driven(name, config, operations):
+    session = own(name).open(config)
+    session.begin()
+    for step in plan(Case(config, operations), session.traits)[: len(operations)]:
+        session.apply(step)
+    return session
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_copy_is_in_the_same_state_and_goes_on_by_itself(name):
+    config = TINY[name]
+    operations = (Alloc("A", config.page_size), GroupBegin(), Free((Part("A"),)))
+    session = driven(name, config, operations)
+    branches = Branches(own(name), config)
+    other = branches.copy(session, (), shares=False)
+    before = branches.state(session).value
+    assert branches.state(other).value == before
+    other.allocator.free_group_end()
+    assert branches.state(session).value == before
+    assert branches.state(other).value != before
+
+
+def test_the_state_says_what_lies_over_what():
+    whole = torch.arange(4)
+    apart, over = [whole[:2].clone(), whole[2:].clone()], [whole[:3], whole[1:]]
+    assert State((apart,)).shared == []
+    assert State((over,)).shared == [(0, 1, 8)]
+    assert State((copied(apart, {}),)).value == State((apart,)).value
+    assert State((deep_copied(over),)).value == State((over,)).value
+    assert State((copied(over, {}),)).value != State((over,)).value
+
+
+def test_the_state_is_the_same_for_the_same_and_other_for_each_difference():
+    def digest(*values):
+        return State(values).digest
+
+    twin = [1]
+    assert digest([1, "a", None]) == digest([1, "a", None])
+    values = [
+        1,
+        True,
+        "1",
+        1.0,
+        None,
+        [1],
+        (1,),
+        {1: 1},
+        torch.tensor([1]),
+        torch.tensor([1], dtype=torch.int32),
+    ]
+    assert len({digest(value) for value in values}) == len(values)
+    assert digest([twin, twin]) != digest([[1], [1]])
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+
+def closure():
+    hidden = [0]
+    return lambda: hidden.append(1)
+
+
+@pytest.mark.parametrize(
+    "value", [Slotted(), random.Random(0), closure(), partial(print), deque([1]), {Slotted()}, iter([1])]
+)
+def test_what_can_not_be_read_is_said_and_not_passed_over(value):
+    with pytest.raises(UnreadableError, match="holds a"):
+        State(([value],))
+
+
+class KeepsRandom:
+    """Has a part that nobody can compare."""
+
+    def clear(self):
+        super().clear()
+        self.chance = random.Random(0)
+
+
+def test_a_subject_whose_state_can_not_be_read_is_undecided():
+    with pytest.raises(UnreadableError, match=r"holds a random\.Random"):
+        explore(planted("token", KeepsRandom), Question(Config("token", 1), "contract"))
+
+
+# -- minimal cases -------------------------------------------------------------------------------------
+
+
+def test_a_shorter_case_is_taken_and_a_shortest_one_is_known_to_be():
+    fault = PLANTED["second_end"]
+    subject, config = fault.subject(), Config("token", 1)
+    wordy = Case(
+        config, (Alloc("A", 1), Merge(), GroupBegin(), Free((Part("A"),)), Merge(), GroupEnd(), GroupEnd())
+    )
+    key = judged(subject, wordy, "contract").violation.key
+    minimal, case = shorter(subject, wordy, "contract", key)
+    assert (minimal, len(case.operations)) == (True, fault.shortest)
+    assert judged(subject, case, "contract").violation.key == key
+    assert shorter(subject, case, "contract", key) == (True, case)
+    assert shorter(subject, wordy, "contract", key, limit=20) == (None, wordy)
+
+
+@pytest.mark.parametrize(
+    "config", [Config("paged", 5, 2), Config("paged", 2, 8), Config("paged", 2, 2, data=True)]
+)
+def test_out_of_reach_nothing_is_claimed(config):
+    case = Case(config, (Extend((Grow("A", 1),)),))
+    assert shorter(own("paged"), case, "contract", ("CONSERVE",)) == (None, case)
+
+
+def test_the_gate_says_whether_its_cases_are_minimal():
+    subject = PLANTED["counts_pending"].subject()
+    result = campaign(Task(subject.name, "sequences", 0, 30), subject, "contract", 0)
+    found = result.findings[0]
+    assert (found.minimal, found.length) == (True, PLANTED["counts_pending"].shortest)
+
+
+# -- the command ---------------------------------------------------------------------------------------
+
+
+def kvassay(out, *arguments):
+    return CliRunner().invoke(main, ["explore", "--out", str(out), "--workers", "1", *map(str, arguments)])
+
+
+def test_a_sound_subject_ends_with_0(tmp_path):
+    result = kvassay(tmp_path, "--impl", "token", "--pages", 1, "--json")
+    assert result.exit_code == 0, result.output
+    whole = json.loads(result.stdout)
+    assert whole == json.loads((tmp_path / "report.json").read_text())
+    assert (whole["verdict"], whole["closed"], whole["findings"]) == ("pass", True, [])
+    assert (whole["level"], whole["copies"], whole["pool"]["page_size"]) == ("parity", "copied", 1)
+    assert whole["alphabet"]["min"] <= whole["alphabet"]["median"] <= whole["alphabet"]["max"]
+
+
+def test_a_fault_ends_with_1_and_leaves_its_shortest_case(tmp_path):
+    result = kvassay(tmp_path, "--impl", "tests.planted:stale_mapping", "--pages", 2, "--page-size", 2)
+    assert result.exit_code == 1, result.output
+    assert "No finding has a shorter case" in result.stdout
+    whole = json.loads((tmp_path / "report.json").read_text())
+    finding = whole["findings"][0]
+    assert (finding["code"], finding["length"], finding["minimal"]) == ("MAP", 2, True)
+    file = casefile.read(tmp_path / finding["case"])
+    assert judged(local("tests.planted:stale_mapping"), file.case, "contract").violation == file.finding
+
+
+def test_the_depth_is_kept(tmp_path):
+    result = kvassay(tmp_path, "--impl", "paged", "--depth", 1)
+    assert result.exit_code == 0
+    assert "Sequences of up to 1 operations, every promise kept at level parity." in result.stdout
+    assert not json.loads((tmp_path / "report.json").read_text())["closed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--impl", "nonsense"], "no subject is called 'nonsense'"),
+        (["--impl", "token", "--page-size", "2"], "token has pages of 1, and none of 2"),
+        (["--impl", "paged", "--page-size", "7"], "and none of 7"),
+        (["--impl", "token", "--swa-pages", "2"], "swa_pages goes with kind swa"),
+        (["--impl", "paged[page_size=4]", "--page-size", "2"], "paged[page_size=4] has page_size=4"),
+        (["--impl", "tests.planted:two_faults", "--level", "parity", "--depth", "0"], ""),
+        (["--impl", "tests.planted:no_claims", "--level", "parity"], "claims no exact order"),
+        (["--impl", "token", "--depth", "-1"], "--depth"),
+        (["--impl", "token", "--pages", "0"], "--pages"),
+        (["--impl", "token", "--level", "nonsense"], "--level"),
+        ([], "--impl"),
+    ],
+)
+def test_bad_input_is_refused(tmp_path, arguments, says):
+    result = kvassay(tmp_path, *arguments)
+    if not says:
+        assert result.exit_code == 0
+        return
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.output
+
+
+def test_an_output_folder_that_can_not_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = kvassay(Path(tmp_path, "file", "below"), "--impl", "token")
+    assert result.exit_code == 2
+    assert "can't be written" in result.stderr
