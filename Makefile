@@ -6,7 +6,7 @@
 # pip prefers 2.13.0+cpu to 2.13.0, so the pin in constraints.txt holds for both. It counts when .venv is made.
 
 .DELETE_ON_ERROR:
-.PHONY: help venv gate test lint bench
+.PHONY: help venv gate test lint bench browser
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -38,6 +38,12 @@ gate: venv ## the pre-merge gate: make gate GATE="--impl sglang@0.5.2:paged"
 
 test: venv ## all tests and properties, on all cores
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto $(TEST)
+
+browser: ## Debian's chromium and its driver, for the tests of `kvassay show`; without them those are skipped
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
+		command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core; \
+	} >/dev/null 2>&1 || echo "make browser: no chromium here, and it can't be installed: the page's tests are skipped"
 
 lint: venv ## ruff, mypy, and the one way that imports go
 	$(BIN)/ruff check

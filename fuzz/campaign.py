@@ -19,7 +19,7 @@ from oracle.verdict import Violation
 from properties.checks import Avoid, BatchBroken, RelationBroken, Tally, Task, run_task
 from properties.judged import Broken, judged
 from properties.kernels import check_batch, shrink_batch
-from properties.relations import Pair, compare
+from properties.relations import Pair, compare, compare_runs
 from properties.shapes import config_shapes, shapes
 from properties.sources import SeededSource
 from properties.workload import NONE, generate
@@ -176,8 +176,15 @@ def shrunk(task: Task, subject: Subject | EngineSubject, level: str, broken: Bro
 
     case = Shrinker(holds, allocator.space).shrink(broken.outcome.case)
     minimal, case = shorter(allocator, case, level, key)
-    again = judged(allocator, case, level).violation
-    return replace(plain, violation=again or plain.violation, case=case, minimal=minimal)
+    outcome = judged(allocator, case, level, keep=True)
+    return replace(
+        plain,
+        violation=outcome.violation or plain.violation,
+        case=case,
+        minimal=minimal,
+        claims=allocator.traits(case.config),
+        answers=outcome.answers,
+    )
 
 
 def _shrunk_pair(plain: Finding, subject: Subject, level: str, pair: Pair, key: tuple[str, ...]) -> Finding:
@@ -186,14 +193,17 @@ def _shrunk_pair(plain: Finding, subject: Subject, level: str, pair: Pair, key: 
         return violation is not None and violation.key == key
 
     pair = shrink_pair(pair, holds)
-    violation, _ = compare(subject, pair, level)
-    left, right = pair.cases()
+    runs = pair.runs()
+    violation, first, second = compare_runs(subject, runs, level)
     return replace(
         plain,
         violation=violation or plain.violation,
-        case=left,
-        other=right.operations,
+        case=runs.left,
+        other=runs.right.operations,
         relation=pair.relation.name,
+        claims=subject.traits(pair.config),
+        answers=first.answers,
+        other_answers=second.answers,
     )
 
 

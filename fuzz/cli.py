@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from fuzz.case_commands import export, replay, show
 from fuzz.console import (
     LEVELS,
     UNDECIDED,
@@ -52,6 +53,9 @@ def main() -> None:
 
 main.add_command(explore)
 main.add_command(shrink)
+main.add_command(replay)
+main.add_command(show)
+main.add_command(export)
 
 
 @main.command()

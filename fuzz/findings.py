@@ -10,7 +10,8 @@ from pathlib import Path
 
 from oracle.batch import Batch
 from oracle.ops import Case, Operation
-from oracle.verdict import Violation
+from oracle.traits import Traits
+from oracle.verdict import Observation, Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Finding:
     kernel tier, `batch` and `dtype` stand instead. check: the property that found it. cases: how many showed
     it. minimal: whether every shorter case on its pool was tried (`fuzz.minimal`); None where that is out of
     reach. steered: the shape of step that was left out afterwards to go on behind it; empty where none did.
+    claims: what the subject claims on the case's pool; answers, other_answers: what it answered in both runs.
     """
 
     subject: str
@@ -36,6 +38,9 @@ class Finding:
     minimal: bool | None = None
     steered: str = ""
     accepted: str = ""
+    claims: Traits | None = None
+    answers: tuple[Observation, ...] = ()
+    other_answers: tuple[Observation, ...] = ()
 
     @property
     def length(self) -> int:

@@ -8,6 +8,7 @@ import platform
 import re
 import tempfile
 import xml.etree.ElementTree as ET
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fuzz import handover
 from fuzz.canary import Canary
+from fuzz.constructors import NoHandover
 from fuzz.findings import Finding
 from fuzz.run import KERNEL, Options, RunReport
+from impl.errors import SubjectError
 from oracle import casefile
 from oracle.ops import config_sentence, sentence
 from properties.checks import CHECKS
@@ -133,32 +137,36 @@ def write_all(root: Path, reports: list[RunReport], options: Options, whole: dic
     (root / "cases").mkdir(parents=True, exist_ok=True)
     for report in reports:
         for finding in report.findings:
-            _write_case(root / "cases" / case_name(finding), finding, options)
+            casefile.write(root / "cases" / case_name(finding), case_file(finding, options.seed))
     broken = "" if reports else f"nothing was judged: canary {whole['canary']}"
     _write(root / "junit.xml", junit(reports, broken))
     _write(root / "report.json", json.dumps(whole, indent=1) + "\n")
+    for report in reports:
+        for finding in report.findings:
+            with suppress(NoHandover, SubjectError):  # `kvassay export` says why there is none
+                path = root / "cases" / case_name(finding)
+                handover.write(path, case_file(finding, options.seed), options.path)
 
 
-def _write_case(path: Path, finding: Finding, options: Options) -> None:
+def case_file(finding: Finding, seed: int) -> casefile.CaseFile | casefile.BatchFile:
+    """What is written down of a finding: its case, what the subject answered, and what was wrong."""
     if finding.batch is not None:
-        batch = {name: getattr(finding.batch, name) for name in finding.batch.__slots__}
-        violation = {"code": finding.violation.code, "summary": finding.violation.summary}
-        whole = {"schema": SCHEMA, "kind": "kvassay batch", "engine": finding.subject, "dtype": finding.dtype}
-        _write(path, json.dumps({**whole, "batch": batch, "finding": violation}, indent=1) + "\n")
-        return
+        return casefile.BatchFile(
+            finding.batch, finding.subject, finding.dtype, versions=versions(), finding=finding.violation
+        )
     assert finding.case is not None
-    casefile.write(
-        path,
-        casefile.CaseFile(
-            finding.case,
-            subject=finding.subject,
-            level=finding.level,
-            seed=options.seed,
-            versions=versions(),
-            relation=finding.relation,
-            other=finding.other,
-            finding=finding.violation,
-        ),
+    return casefile.CaseFile(
+        finding.case,
+        subject=finding.subject,
+        level=finding.level,
+        seed=seed,
+        versions=versions(),
+        relation=finding.relation,
+        other=finding.other,
+        finding=finding.violation,
+        claims=finding.claims,
+        answers=finding.answers,
+        other_answers=finding.other_answers,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from impl.subject import Space, Subject
 from oracle import ops
@@ -16,7 +17,7 @@ from oracle.ops import Case, Config, Grow, Operation, Part
 from oracle.plan import plan
 from oracle.traits import Traits
 from oracle.verdict import Observation, Violation, lists_in_words, short
-from properties.judged import judged
+from properties.judged import Outcome, judged
 from properties.shapes import config_shapes, shapes
 from properties.sources import Source, chance
 from properties.workload import NAMES, NONE, Workload, draw_config
@@ -62,6 +63,32 @@ class Pair:
         """The two cases."""
         left, right = self.relation.build(self.pieces)
         return Case(self.config, tuple(left)), Case(self.config, tuple(right))
+
+    def runs(self) -> Runs:
+        """The two cases, and how many operations they end with together."""
+        return Runs(self.relation, *self.cases(), len(self.pieces[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The two runs of a relation: their last `after` operations are the same, and are compared."""
+
+    relation: Relation
+    left: Case
+    right: Case
+    after: int
+
+
+def runs_of_file(name: str, left: Case, right: Case) -> Runs:
+    """The runs as a case file has them: what they end with together is what is compared. KeyError: no such name."""
+    relation = next((r for r in RELATIONS if r.name == name), None)
+    if relation is None:
+        raise KeyError(name)
+    pairs = zip(reversed(left.operations), reversed(right.operations), strict=False)
+    after = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if relation.middle == "extends":  # where the batch has one request, it is the same in both runs
+        after = min(after, len(left.operations) - 1, len(right.operations) - 1)
+    return Runs(relation, left, right, after)
 
 
 def _without(operations: Sequence[Operation], kinds: tuple[type, ...]) -> list[Operation]:
@@ -204,33 +231,43 @@ def compare(
     subject: Subject, pair: Pair, level: str, avoid: frozenset[str] = NONE
 ) -> tuple[Violation | None, int]:
     """Run both cases; the violation where they differ or where one of them breaks the contract by itself."""
-    left, right = pair.cases()
-    if not _comparable(subject, pair, left, right, avoid):
+    runs = pair.runs()
+    if not _comparable(subject, runs, avoid):
         return None, 0
-    first, second = judged(subject, left, level, keep=True), judged(subject, right, level, keep=True)
-    operations = first.operations + second.operations
-    for outcome in (first, second):
-        if outcome.violation is not None:
-            return outcome.violation, operations
-    relation = pair.relation
-    dialect = subject.traits(pair.config).dialect
+    violation, first, second = compare_runs(subject, runs, level)
+    return violation, first.operations + second.operations
+
+
+def compare_runs(subject: Subject, runs: Runs, level: str) -> tuple[Violation | None, Outcome, Outcome]:
+    """The same of runs that can be compared, with what came of each."""
+    first, second = (judged(subject, case, level, keep=True) for case in (runs.left, runs.right))
+    violation = first.violation or second.violation or _departure(subject, runs, first, second)
+    return violation, first, second
+
+
+def comparable(subject: Subject, runs: Runs) -> bool:
+    """Whether the two runs must agree on this subject."""
+    return _comparable(subject, runs, NONE)
+
+
+def _departure(subject: Subject, runs: Runs, first: Outcome, second: Outcome) -> Violation | None:
+    relation, left, count = runs.relation, runs.left, runs.after
+    config = left.config
+    dialect = subject.traits(config).dialect
     exact = relation.exact == "always" or (relation.exact == "ordered" and dialect is not None)
-    count = len(pair.pieces[2])
-    start = len(left.operations) - count, len(right.operations) - count
+    start = len(left.operations) - count, len(runs.right.operations) - count
     if relation.middle == "extends" and dialect is not None:
         # When waiting pages are merged depends on the batch, and with it the order; where none wait, nothing does.
         several = start[1] - start[0] + 1
         parts = second.answers[start[1] - several : start[1]]
-        sorts = pair.config.need_sort or dialect.always_sorts
+        sorts = config.need_sort or dialect.always_sorts
         difference = (
             "" if sorts else _batch_difference(first.answers[start[0] - 1], parts, relation.same_order)
         )
         if difference:
             summary = f"{relation.says} But {ops.sentence(left.operations[start[0] - 1])} {difference}"
             symptom = f"relation {relation.name}"
-            return Violation(
-                relation.code, "fault", start[0] - 1, "alloc_extend", summary, symptom
-            ), operations
+            return Violation(relation.code, "fault", start[0] - 1, "alloc_extend", summary, symptom)
     for offset in range(min(len(first.answers) - start[0], len(second.answers) - start[1])):
         a, b = first.answers[start[0] + offset], second.answers[start[1] + offset]
         difference = _difference(a, b, exact)
@@ -239,27 +276,26 @@ def compare(
             asked = ops.sentence(left.operations[place]) if offset < count else "draining the pool"
             method = ops.name_of(left.operations[place]) if offset < count else "alloc"
             summary = f"{relation.says} But {asked} {difference}"
-            return Violation(
-                relation.code, "fault", place, method, summary, f"relation {relation.name}"
-            ), operations
-    return None, operations
+            return Violation(relation.code, "fault", place, method, summary, f"relation {relation.name}")
+    return None
 
 
-def _comparable(subject: Subject, pair: Pair, left: Case, right: Case, avoid: frozenset[str]) -> bool:
+def _comparable(subject: Subject, runs: Runs, avoid: frozenset[str]) -> bool:
     """Whether the two must agree: pieces of a workload may have become misuse, and a batch that does not fit
     is refused whole, while some of its requests would fit alone."""
-    traits = subject.traits(pair.config)
-    plans = plan(left, traits), plan(right, traits)
+    left, config = runs.left, runs.left.config
+    traits = subject.traits(config)
+    plans = plan(left, traits), plan(runs.right, traits)
     steps = [step for made in plans for step in made]
     if any(step.status == "misuse" for step in steps):
         return False
-    if not avoid.isdisjoint(config_shapes(pair.config)):
+    if not avoid.isdisjoint(config_shapes(config)):
         return False
-    if avoid and any(not avoid.isdisjoint(shapes(step, pair.config)) for step in steps if not step.probe):
+    if avoid and any(not avoid.isdisjoint(shapes(step, config)) for step in steps if not step.probe):
         return False
-    if pair.relation.middle != "extends":
+    if runs.relation.middle != "extends":
         return True
-    batch = plans[0][len(left.operations) - len(pair.pieces[2]) - 1]
+    batch = plans[0][len(left.operations) - runs.after - 1]
     return batch.status == "legal" and batch.fits
 
 

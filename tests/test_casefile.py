@@ -1,16 +1,34 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from impl.subject import OWN, own
-from oracle.casefile import CaseError, CaseFile, decode, dumps, encode, loads, read, write
+from oracle.batch import Batch
+from oracle.casefile import (
+    BatchFile,
+    CaseError,
+    CaseFile,
+    decode,
+    dumps,
+    encode,
+    loads,
+    loads_any,
+    read,
+    read_any,
+    write,
+)
+from oracle.caseschema import schema
+from oracle.numbers import packed, unpacked
 from oracle.ops import METHODS, Alloc, Case, Clear, Config, Decode, Extend, Free, Grow, Part
 from oracle.plan import plan
+from oracle.traits import SEED_PAGED, Traits
 from oracle.verdict import Observation, Violation
 from properties.sources import SeededSource
 from properties.workload import generate
@@ -31,6 +49,8 @@ FULL = replace(
     relation="group equals one free",
     other=(Decode(("A",), "last_loc"),),
     finding=Violation("UNIQUE", "misuse", 1, "free", "page 7 has two owners", "slots", "twice"),
+    claims=Traits(frozenset({"alloc", "free"}), dtypes={"alloc": "int64"}, swa_now=True, dialect=SEED_PAGED),
+    other_answers=(Observation("none", available=0),),
     answers=(
         Observation("slots", (4, 5), available=0, lists=((2,), ()), mapping=(0, 4), forecast=0),
         Observation("raised", error="IndexError: \ud800"),
@@ -39,7 +59,7 @@ FULL = replace(
 )
 TEXT = """\
 {
-  "schema": 1,
+  "schema": 2,
   "kind": "kvassay case",
   "pool": {"kind": "paged", "pages": 3, "page_size": 4},
   "operations": [
@@ -140,7 +160,7 @@ def edited(path: str, value: Any) -> dict[str, Any]:
     [
         ("kind", "a cake", 'not a kvassay case: there is no "kind": "kvassay case"'),
         ("kind", ..., 'not a kvassay case: there is no "kind": "kvassay case"'),
-        ("schema", 2, "written by a newer kvassay: schema 2, this one reads 1"),
+        ("schema", 3, "written by a newer kvassay: schema 3, this one reads 2"),
         ("schema", 0, "schema: is 0, and the first was 1"),
         ("schema", True, "schema: must be a whole number, is true"),
         ("schema", ..., "schema: is missing"),
@@ -197,8 +217,15 @@ def edited(path: str, value: Any) -> dict[str, Any]:
         ("finding/kind", "bug", 'finding.kind: must be one of fault, misuse, is "bug"'),
         ("finding/summary", ..., "finding.summary: is missing"),
         ("answers/0/outcome", "fine", "answers[0].outcome: must be one of slots"),
-        ("answers/0/slots/1", "5", 'answers[0].slots[1]: must be a whole number, is "5"'),
-        ("answers/0/lists/0", 5, "answers[0].lists[0]: must be a list, is 5"),
+        ("answers/0/slots", [4, 5], "answers[0].slots: must be numbers as text, such as 4..7 12, is [4, 5]"),
+        ("answers/0/slots", "4 x", "answers[0].slots: 'x' is no number, no 4..7 and no 0x3"),
+        ("answers/0/slots", "7..4", "answers[0].slots: '7..4' stands for no numbers"),
+        ("answers/0/slots", "1x99999999999", "answers[0].slots: '1x99999999999' stands for too many numbers"),
+        ("claims/operations/0", "fly", "claims.operations: must be one of alloc, alloc_decode"),
+        ("claims/operations", "alloc", 'claims.operations: must be a list of strings, is "alloc"'),
+        ("claims/dtypes", ["int32"], 'claims.dtypes: must be an object of strings, is ["int32"]'),
+        ("claims/dialect/merge_extend", "never", "claims.dialect.merge_extend: must be one of bound, exact"),
+        ("answers/0/lists/0", 5, "answers[0].lists[0]: must be numbers as text, such as 4..7 12, is 5"),
         ("answers/0/lists", 5, "answers[0].lists: must be a list or null, is 5"),
         ("extra", 1, 'unknown key "extra" (a case has schema, kind'),
     ],
@@ -232,3 +259,127 @@ def test_broken_text_is_refused(text: str, message: str) -> None:
 def test_alloc_is_written_as_people_write_it() -> None:
     file = CaseFile(Case(Config("token", 2), (Alloc("A", -1),)))
     assert encode(file)["operations"] == [{"op": "alloc", "request": "A", "size": -1}]
+
+
+# -- numbers -------------------------------------------------------------------------------------------
+
+
+def test_numbers_come_back_from_their_text() -> None:
+    source = SeededSource(1)
+    for _ in range(2000):
+        numbers = tuple(source.below(6) - 2 for _ in range(source.below(9)))
+        assert unpacked(packed(numbers)) == numbers
+
+
+def test_numbers_read_like_ranges() -> None:
+    assert packed([4, 5, 6, 7, 12, 0, 0, 0]) == "4..7 12 0x3"
+    assert packed([1, 2, 9, 9, -1]) == "1 2 9 9 -1"
+
+
+# -- batches -------------------------------------------------------------------------------------------
+
+BATCH = BatchFile(
+    Batch(4, (0, 3), (6, 9), (-1, 6), (9, 2, 7, 8)), "torch", "int32", "a note", {"torch": "2.9"},
+    Violation("ALIGN", "fault", 0, "alloc_extend", "request 0's token 4 is 9, and 8 is right", "slots"),
+)  # fmt: skip
+
+
+def test_a_batch_comes_back() -> None:
+    assert loads_any(dumps(BATCH)) == BATCH
+    assert loads_any(dumps(FULL)) == FULL
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtype": "float"}, 'dtype: must be one of int32, int64, is "float"'),
+        ({"batch": {}}, "batch.page_size: is missing"),
+        ({"seed": 1}, 'unknown key "seed" (a batch has schema, kind'),
+        (
+            {"batch": {**encode(BATCH)["batch"], "free": "9"}},
+            "batch: the batch needs 4 page(s), and 1 are free",
+        ),
+    ],
+)
+def test_what_is_no_batch_is_refused_with_the_place(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CaseError, match=re.escape(message)):
+        loads_any(json.dumps({**encode(BATCH), **changes}))
+
+
+# -- other schemas -------------------------------------------------------------------------------------
+
+KEPT = Path(__file__).parent / "cases"
+
+
+def test_a_case_of_schema_1_is_read_as_today() -> None:
+    old = read(KEPT / "schema-1.json")
+    assert json.loads((KEPT / "schema-1.json").read_text())["schema"] == 1
+    assert old.answers[0] == Observation(
+        "slots", (2, 3, 4), available=0, full=2, window=0, lists=((3,), (), (), ()),
+        mapping=(0, 0, 2, 3, 4, 0, 0, 0), forecast=2,
+    )  # fmt: skip
+    assert old.finding is not None
+    assert old.finding.code == "MAP"
+    assert encode(old)["schema"] == 2
+    assert loads(dumps(old)) == old
+
+
+def test_the_slot_of_minus_one_became_a_sentence() -> None:
+    document = json.loads((KEPT / "schema-1.json").read_text())
+    document["answers"][0]["nowhere"] = 7
+    assert decode(document).answers[0].mismapped == "-1, which stands for no slot, maps to 7"
+    assert decode(document).answers[1].mismapped == ""
+
+
+def test_a_batch_of_schema_1_is_read_as_today() -> None:
+    old = read_any(KEPT / "schema-1-batch.json")
+    assert isinstance(old, BatchFile)
+    assert old.batch == Batch(2, (1, 0), (5, 2), (2, -1), (4, 2, 7))
+    assert old.finding is not None
+    assert (old.finding.kind, old.finding.operation) == ("fault", "alloc_extend")
+    assert loads_any(dumps(old)) == old
+
+
+def test_what_is_wrong_in_an_old_document_is_named_in_its_place() -> None:
+    document = json.loads((KEPT / "schema-1.json").read_text())
+    document["answers"][0]["slots"] = ["four"]
+    with pytest.raises(CaseError, match=r"answers\[0\]\.slots: must be numbers"):
+        decode(document)
+    document["answers"] = 5
+    with pytest.raises(CaseError, match="answers: must be a list, is 5"):
+        decode(document)
+
+
+# -- the published schema ------------------------------------------------------------------------------
+
+PUBLISHED = Path(__file__).parent.parent / "docs" / "case.schema.json"
+
+
+def test_the_published_schema_is_what_the_decoder_reads() -> None:
+    made = json.dumps(schema(), indent=1) + "\n"
+    assert PUBLISHED.read_text() == made, "python -m oracle.caseschema > docs/case.schema.json"
+
+
+def test_what_is_written_keeps_the_published_schema() -> None:
+    validator = Draft202012Validator(json.loads(PUBLISHED.read_text()))
+    Draft202012Validator.check_schema(schema())
+    for file in (SMALL, FULL, BATCH):
+        validator.validate(encode(file))
+    for name in OWN:
+        subject = own(name)
+        for seed in range(20):
+            case = generate(SeededSource(seed), subject.space, subject.traits, "hardened")
+            validator.validate(encode(CaseFile(case, claims=subject.traits(case.config))))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("schema", 1), ("pool/kind", "ring"), ("pool/page", 1), ("operations/1/op", "fre"), ("operations/2/size", 1),
+        ("operations/1/parts/1/stop", "x"), ("answers/0/slots", [4]), ("answers/0/slots", "4 x"), ("answers/0/lists", 5),
+        ("other", ...), ("finding/code", "BAD"), ("claims/operations/0", "fly"), ("extra", 1), ("level", "strict"),
+    ],
+)  # fmt: skip
+def test_the_published_schema_refuses_what_the_decoder_refuses(path: str, value: Any) -> None:
+    document = edited(path, value)
+    assert not Draft202012Validator(schema()).is_valid(document)

@@ -229,9 +229,10 @@ def test_a_finding_ends_with_1_and_its_case_shows_it_again(found):
         assert (file.subject, file.level, file.seed) == (run["subject"], run["level"], 1)
         assert finding["length"] == len(file.case.operations)
         assert judged(subject, file.case, file.level).violation == file.finding
-    assert {f"cases/{path.name}" for path in (out / "cases").iterdir()} == {
+    assert {f"cases/{path.name}" for path in (out / "cases").glob("*.json")} == {
         f["case"] for f in run["findings"]
     }
+    assert len(list((out / "cases").glob("*.py"))) == 2 * len(run["findings"])  # a script, and a test
 
     suite = ET.parse(out / "junit.xml").getroot()[0]
     failures = suite.findall("testcase/failure")
