@@ -115,7 +115,8 @@ def _shrink(subject: Subject, file: CaseFile, say: Say) -> Shrunk:
     minimal, case = shorter(subject, case, level, violation.key)
     last = judged(subject, case, level, keep=True)
     assert last.violation is not None, "the shrinker left a case without its finding"
-    done = replace(file, case=case, finding=last.violation, answers=last.answers)
+    claims = subject.traits(case.config)
+    done = replace(file, case=case, finding=last.violation, claims=claims, answers=last.answers)
     return Shrunk(subject.name, done, None, length, runs, minimal)
 
 
