@@ -28,6 +28,7 @@ from fuzz.console import (
 )  # fmt: skip
 from fuzz.explore_command import explore
 from fuzz.power_command import power
+from fuzz.shrink_command import shrink
 
 if TYPE_CHECKING:
     from fuzz.campaign import TaskResult
@@ -51,6 +52,7 @@ def main() -> None:
 
 
 main.add_command(explore)
+main.add_command(shrink)
 main.add_command(replay)
 main.add_command(show)
 main.add_command(export)

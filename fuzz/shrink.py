@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from impl.subject import Space
 from oracle import ops
@@ -13,7 +14,9 @@ from properties.relations import Pair
 from properties.workload import NAMES
 
 PAIR_RUNS = 600
+PAIRED = 12  # operations of a case in which all pairs are tried
 Holds = Callable[[Case], bool]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -33,7 +36,8 @@ class Shrinker:
         """The smallest case that was reached. `case` itself must hold."""
         while self.runs < self.limit:
             before = case
-            case = self._drop(case)
+            case = self._drop_two(self._drop(case))
+            case = self._first_that_holds(case, _with_neighbours_as_one)
             case = self._first_that_holds(case, _plainer_configs)
             case = self._first_that_holds(case, _simpler_operations)
             if case == before:
@@ -53,6 +57,12 @@ class Shrinker:
                 end = start
             length //= 2
         return case
+
+    def _drop_two(self, case: Case) -> Case:
+        """Without two operations that do nothing without each other and are no neighbours; short cases only."""
+        if len(case.operations) > PAIRED:
+            return case
+        return self._first_that_holds(case, _without_two)
 
     def _first_that_holds(
         self, case: Case, candidates: Callable[[Case], Iterator[Case]], once: bool = False
@@ -108,6 +118,33 @@ def _smaller_pairs(pair: Pair) -> Iterator[Pair]:
             yield replace(pair, config=plainer.config)
 
 
+def _with_neighbours_as_one(case: Case) -> Iterator[Case]:
+    """Two operations of a kind, one behind the other and about other requests, as one."""
+    operations = case.operations
+    for place, (first, second) in enumerate(pairwise(operations)):
+        joined: Operation | None = None
+        match first, second:
+            case Extend(batch, ""), Extend(other, flaw):
+                known = {item.request for item in batch}
+                if known.isdisjoint(name for item in other for name in (item.request, item.prefix)):
+                    joined = Extend(batch + other, flaw)
+            case ops.Decode(names, ""), ops.Decode(others, flaw):
+                if not set(names) & set(others):
+                    joined = ops.Decode(names + others, flaw)
+            case Free(parts, ""), Free(more, ""):
+                joined = Free(parts + more)
+        if joined is not None:
+            yield replace(case, operations=(*operations[:place], joined, *operations[place + 2 :]))
+
+
+def _without_two(case: Case) -> Iterator[Case]:
+    operations = case.operations
+    for second in range(len(operations) - 1, 1, -1):
+        for first in range(second - 2, -1, -1):
+            rest = operations[:first] + operations[first + 1 : second] + operations[second + 1 :]
+            yield replace(case, operations=rest)
+
+
 def _plainer_configs(case: Case) -> Iterator[Case]:
     """Pools with fewer and smaller pages, and callers that do less."""
     config = case.config
@@ -121,6 +158,10 @@ def _plainer_configs(case: Case) -> Iterator[Case]:
             if 1 <= smaller < value:
                 changes = {name: smaller}
                 if name == "pages":
+                    if config.swa_pages > smaller:  # one that is larger than the other may be the fault
+                        both = {"pages": smaller, "swa_pages": smaller}
+                        yield from _with(_with_less(case, (value - smaller) * config.page_size), **both)
+                        yield from _with(case, **both)
                     yield from _with(_with_less(case, (value - smaller) * config.page_size), **changes)
                 if name == "page_size":
                     yield _rescaled(case, smaller)
@@ -187,6 +228,8 @@ def _simpler(operation: Operation, config: Config) -> Iterator[Operation]:
     """Simpler forms of one operation; each is strictly smaller, so that shrinking ends."""
     match operation:
         case Extend(batch, flaw):
+            for grown in _fewer(batch):
+                yield Extend(grown, flaw)
             for place, item in enumerate(batch):
                 rest = (*batch[:place], *batch[place + 1 :])
                 yield Extend(rest, flaw)
@@ -196,6 +239,8 @@ def _simpler(operation: Operation, config: Config) -> Iterator[Operation]:
                     shorter = Grow(item.request, tokens, item.prefix)
                     yield Extend((*batch[:place], shorter, *batch[place + 1 :]), flaw)
         case ops.Decode(requests, flaw):
+            for names in _fewer(requests):
+                yield ops.Decode(names, flaw)
             for place in range(len(requests)):
                 yield ops.Decode((*requests[:place], *requests[place + 1 :]), flaw)
         case Alloc(request, size):
@@ -217,7 +262,19 @@ def _simpler(operation: Operation, config: Config) -> Iterator[Operation]:
             return
 
 
+def _fewer(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+    """Without runs of items: halves first, then quarters, down to runs of two."""
+    length = len(items) // 2
+    while length > 1:
+        for start in range(0, len(items), length):
+            yield (*items[:start], *items[start + length :])
+        length //= 2
+
+
 def _fewer_parts(parts: tuple[Part, ...]) -> Iterator[tuple[Part, ...]]:
+    for fewer in _fewer(parts):
+        if fewer:
+            yield fewer
     for place, part in enumerate(parts):
         before, after = parts[:place], parts[place + 1 :]
         if len(parts) > 1:
@@ -241,7 +298,9 @@ def _renamed(case: Case) -> Iterator[Case]:
     names: dict[str, str] = {}
 
     def new(name: str) -> str:
-        return names.setdefault(name, NAMES[len(names)]) if name else name
+        if name and name not in names:
+            names[name] = NAMES[len(names)] if len(names) < len(NAMES) else f"R{len(names)}"
+        return names.get(name, name)
 
     renamed: list[Operation] = []
     for o in case.operations:

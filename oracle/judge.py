@@ -148,6 +148,27 @@ class Judge:
         asked = f"{ops.sentence(wrong.operation)} breaks a rule ({RULES[wrong.rule]})"
         return self._misused("REJECT", self.index - 1, f"{asked} and is not refused", "accepted")
 
+    # -- a live allocator, which was there before the judge and stays for ever -------------------------
+
+    def know(self, uid: int, page: int, name: str) -> None:
+        """Somebody held a page before the judge came."""
+        self._bound.owner[page] = uid
+        self._bound.page[uid] = page
+        self._given[uid] = self.index, name
+
+    def settle(self) -> None:
+        """Misuse was refused and has changed nothing: what follows is judged by itself."""
+        self._misuse, self._noticed, self._over = None, True, False
+
+    def forget(self) -> None:
+        """Drop what is known of pages that neither somebody nor a snapshot holds: there is no end to them."""
+        held = [self._bound, *(bound for bound, _ in self._saved.values())]
+        keep = {uid for bound in held for uid in bound.owner.values()}
+        self._given = {uid: given for uid, given in self._given.items() if uid in keep}
+        for bound in held:
+            for uid in bound.page.keys() - keep:
+                del bound.page[uid]
+
     def _misused(self, code: str, index: int, summary: str, symptom: str) -> Violation:
         wrong = self._misuse
         assert wrong is not None

@@ -17,16 +17,22 @@ def plan(case: Case, traits: Traits) -> list[Step]:
 
     A case ends with its first misuse; what follows it is left out. Behind it comes the `epilogue`.
     """
+    return list(steps_of(case, traits))
+
+
+def steps_of(case: Case, traits: Traits) -> Iterator[Step]:
+    """The same one by one, for cases whose steps would fill the memory."""
     ledger = Ledger(case.config, traits)
     world = ledger.start()
-    steps: list[Step] = []
+    misused = False
     for operation in case.operations:
         step = ledger.step(world, operation)
-        steps.append(step)
+        yield step
         if step.status == "misuse":
+            misused = True
             break
         world = step.after
-    return ended(ledger, steps)
+    yield from epilogue(ledger, world, misused)
 
 
 def ended(ledger: Ledger, steps: list[Step]) -> list[Step]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from impl.subject import Subject
 from oracle.judge import Judge
 from oracle.ops import Case, config_sentence, sentence
-from oracle.plan import plan
+from oracle.plan import plan, steps_of
 from oracle.verdict import Observation, Violation
 from oracle.world import Step
 from properties.coverage import points
@@ -50,10 +50,36 @@ def judged(
         return outcome
     left_alone = replace(case, config=replace(case.config, overwrite=False))
     other = _once(subject, left_alone, level, keep=False).violation
+    return replace(outcome, violation=_blamed(violation, other))
+
+
+def first_violation(subject: Subject, case: Case, level: str) -> Violation | None:
+    """What `judged` says of a case, for cases of any length: neither steps nor answers are kept."""
+    violation = _streamed(subject, case, level)
+    if violation is None or not case.config.overwrite or violation.code == "ALIAS":
+        return violation
+    left_alone = replace(case, config=replace(case.config, overwrite=False))
+    return _blamed(violation, _streamed(subject, left_alone, level))
+
+
+def _blamed(violation: Violation, other: Violation | None) -> Violation:
+    """A violation, or ALIAS where the same case breaks later or never (`other`) when no tensor is overwritten."""
     if other is not None and other.index <= violation.index:
-        return outcome
+        return violation
     summary = f"{violation.summary}. It does not happen when the caller leaves alone the tensors that it gave and was given"
-    return replace(outcome, violation=replace(violation, code="ALIAS", summary=summary))
+    return replace(violation, code="ALIAS", summary=summary)
+
+
+def _streamed(subject: Subject, case: Case, level: str) -> Violation | None:
+    traits = subject.traits(case.config)
+    judge = Judge(case.config, traits, level)
+    driver = subject.open(case.config)
+    violation = judge.begin(driver.begin())
+    for step in steps_of(case, traits):
+        violation = violation or judge.check(step, driver.apply(step))
+        if violation is not None:
+            return violation
+    return judge.end()
 
 
 def _once(subject: Subject, case: Case, level: str, keep: bool, steps: list[Step] | None = None) -> Outcome:

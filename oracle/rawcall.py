@@ -1,0 +1,323 @@
+"""A call of a live allocator by slot number, as plain data, and the line of a trace that holds it.
+
+A trace is a text file of JSON lines: a header, then one line for each call that came back. It holds sizes,
+lengths, slot numbers and error types; no tokens and no text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from oracle import casefile
+from oracle.ops import Case, Config
+
+SCHEMA = 1
+KIND = "kvassay trace"
+LONGEST_LINE = 64 << 20  # characters; a longer line is no call of ours
+
+LONGEST_RUN = 1 << 26
+
+Runs: TypeAlias = tuple[
+    tuple[int, int], ...
+]  # first number and count of each run of rising numbers, in order
+
+
+class TraceError(ValueError):
+    """A file that is no trace, or is broken; the message names file and line."""
+
+
+class RawCall(NamedTuple):
+    """One call that came back.
+
+    method: its name at the allocator; size: of an alloc; prefix, seq, last: lengths and last locations of a
+    batch (a decode has no prefix), total, new_pages: its extend_num_tokens and num_new_pages. slots: what is freed. name: of a snapshot;
+    empty where nobody knows it. outcome: `slots`, `none`, `done`, `raised`, `odd`; error: its type.
+    free, full, window: slots that the allocator said it has afterwards, in all and by SWA pool.
+    """
+
+    method: str
+    size: int | float | None = None
+    prefix: tuple[int, ...] = ()
+    seq: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    total: int | None = None
+    new_pages: int | None = None
+    slots: Runs = ()
+    name: str = ""
+    outcome: str = "done"
+    answer: Runs = ()
+    error: str = ""
+    free: int | None = None
+    full: int | None = None
+    window: int | None = None
+
+
+class Header(NamedTuple):
+    """What stands on top of each file of a trace.
+
+    part: which of the trace's files it is, from 1; subject: its name at `kvassay --impl`, or empty. free,
+    window: slots free in the pool (and the window's) when the file was begun. made_by: class and version.
+    """
+
+    pool: Config
+    subject: str = ""
+    free: int | None = None
+    window: int | None = None
+    part: int = 1
+    made_by: str = ""
+
+
+def runs_of(numbers: Iterable[int]) -> Runs:
+    """Numbers as runs of rising ones, in the order given."""
+    runs: list[tuple[int, int]] = []
+    first = count = 0
+    for number in numbers:
+        if count and number == first + count:
+            count += 1
+        else:
+            if count:
+                runs.append((first, count))
+            first, count = number, 1
+    if count:
+        runs.append((first, count))
+    return tuple(runs)
+
+
+def numbers_of(runs: Runs) -> tuple[int, ...]:
+    """The numbers of runs, one by one."""
+    if len(runs) == 1:
+        first, count = runs[0]
+        return tuple(range(first, first + count))
+    return tuple(chain.from_iterable(range(first, first + count) for first, count in runs))
+
+
+# -- writing -------------------------------------------------------------------------------------------
+
+
+def header_line(header: Header) -> str:
+    """The first line of a file."""
+    document: dict[str, Any] = {"kind": KIND, "schema": SCHEMA, **header._asdict()}
+    document["pool"] = casefile.encode(casefile.CaseFile(Case(header.pool, ())))["pool"]
+    return json.dumps({key: value for key, value in document.items() if value not in (None, "")}) + "\n"
+
+
+def line_of(call: RawCall) -> str:
+    """The line of a call: what is as it is by default is left out."""
+    # Written by hand: a list of numbers is its own JSON, and `json.dumps` takes three times as long.
+    words = [f'{{"op":"{call.method}"']
+    if call.size is not None:
+        words.append(f'"size":{json.dumps(call.size)}')
+    for key in ("prefix", "seq", "last"):
+        numbers = getattr(call, key)
+        if numbers:
+            words.append(f'"{key}":{list(numbers)}')
+    for key in ("total", "new_pages"):
+        number = getattr(call, key)
+        if number is not None:
+            words.append(f'"{key}":{number}')
+    if call.slots:
+        words.append(f'"slots":{list(map(list, call.slots))}')
+    if call.name:
+        words.append(f'"name":{json.dumps(call.name)}')
+    if call.outcome == "slots":
+        words.append(f'"got":{list(map(list, call.answer))}')
+    elif call.outcome == "none":
+        words.append('"got":null')
+    elif call.outcome != "done":
+        words.append(f'"{call.outcome}":{json.dumps(call.error)}')
+    for key in ("free", "full", "window"):
+        number = getattr(call, key)
+        if number is not None:
+            words.append(f'"{key}":{number}')
+    return ",".join(words).replace(" ", "") + "}\n"
+
+
+# -- reading -------------------------------------------------------------------------------------------
+
+
+class Trace:
+    """A trace on disk, read line by line: it may be larger than memory.
+
+    path: any of its files; those that were rotated away before (`path.1`, `path.2`, …) are read first. After
+    reading, `notes` says what was passed over. TraceError names file and line where one is broken.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.files = files_of(Path(path))
+        self.notes: list[str] = []
+        self.header = self._header(self.files[0])
+        if self.header.part > 1:
+            self.notes.append(
+                f"{self.files[0]} is part {self.header.part} of its trace: those before it are gone, and what they gave"
+                " is known only by what is said of it later"
+            )
+
+    def calls(self) -> Iterator[RawCall]:
+        """Every call, in order."""
+        part = self.header.part
+        taken: set[str] = set()
+        for place, path in enumerate(self.files):
+            header = self._header(path)
+            if header.part != part + place:
+                raise TraceError(f"{path}: line 1: is part {header.part}, and part {part + place} is missing")
+            if header.pool != self.header.pool:
+                raise TraceError(f"{path}: line 1: is of another pool than {self.files[0]}")
+            for number, line in _lines(path):
+                if number > 1:
+                    call = self._call(path, number, line)
+                    if call is None:
+                        continue
+                    if call.method == "backup_state":
+                        taken.add(call.name)
+                    elif call.name and call.name not in taken and part == 1:
+                        raise TraceError(
+                            f"{path}: line {number}: name: no line before takes a snapshot {call.name!r}"
+                        )
+                    yield call
+
+    def _header(self, path: Path) -> Header:
+        for _, line in _lines(path):
+            return _header_of(line, f"{path}: line 1")
+        raise TraceError(f"{path}: line 1: the file is empty")
+
+    def _call(self, path: Path, number: int, line: str) -> RawCall | None:
+        if not line.endswith("\n"):
+            # Lines are written whole, the end of the line last: so this call never came back.
+            self.notes.append(f"{path}: line {number}: was cut off while it was written, and is left out")
+            return None
+        return call_of(line, f"{path}: line {number}")
+
+
+def is_trace(path: str | Path) -> bool:
+    """Whether a file begins as a trace does. TraceError where there is none."""
+    with open(files_of(Path(path))[0], "rb") as file:
+        return KIND.encode() in file.read(200)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of a trace, oldest first. TraceError where there are none."""
+    rotated = [p for p in path.parent.glob(f"{path.name}.*") if p.name[len(path.name) + 1 :].isdigit()]
+    files = sorted(rotated, key=lambda p: int(p.suffix[1:])) + ([path] if path.exists() else [])
+    if not files:
+        raise TraceError(f"{path}: there is no such file")
+    return files
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    number = 0
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            while line := file.readline(LONGEST_LINE):
+                number += 1
+                if len(line) == LONGEST_LINE:
+                    raise TraceError(f"{path}: line {number}: is too long for one call")
+                yield number, line
+    except UnicodeDecodeError:
+        raise TraceError(f"{path}: line {number + 1}: is no text") from None
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+
+
+def _header_of(line: str, place: str) -> Header:
+    document = _object(line, place)
+    if document.pop("kind", None) != KIND:
+        raise TraceError(f'{place}: not a kvassay trace: there is no "kind": "{KIND}"')
+    schema = document.pop("schema", None)
+    if schema != SCHEMA:
+        raise TraceError(f"{place}: has schema {schema}, and this kvassay reads {SCHEMA}")
+    kinds: dict[str, Any] = {"subject": str, "free": int, "window": int, "part": int, "made_by": str}
+    for key, value in document.items():
+        if key != "pool" and (key not in kinds or type(value) is not kinds[key]):
+            raise TraceError(f"{place}: {key}: is unknown, or no {kinds.get(key, object).__name__}")
+    try:
+        # A pool is read as strictly as in a case file.
+        empty = {"schema": casefile.SCHEMA, "kind": casefile.KIND, "operations": []}
+        pool = casefile.decode({**empty, "pool": document.pop("pool", None)}).case.config
+    except casefile.CaseError as error:
+        raise TraceError(f"{place}: {error}") from None
+    return Header(pool, **document)
+
+
+METHODS = frozenset(
+    {
+        "alloc", "alloc_extend", "alloc_decode", "free", "free_swa", "free_group_begin", "free_group_end",
+        "merge_and_sort_free", "backup_state", "restore_state", "clear", "other",
+    }
+)  # fmt: skip
+
+
+def call_of(line: str, place: str) -> RawCall:
+    """The call of a line. TraceError, with the place, where it is none."""
+    document = _object(line, place)
+    method = document.pop("op", None)
+    if method not in METHODS:
+        raise TraceError(f"{place}: op: unknown operation {method!r}")
+    made: dict[str, Any] = {"method": method}
+    for key, value in document.items():
+        where = f"{place}: {key}"
+        match key:
+            case "prefix" | "seq" | "last":
+                made[key] = tuple(_number(item, where) for item in _list(value, where))
+            case "slots":
+                made[key] = _runs(value, where)
+            case "got":
+                made["outcome"] = "none" if value is None else "slots"
+                made["answer"] = () if value is None else _runs(value, where)
+            case "raised" | "odd":
+                made["outcome"], made["error"] = key, _text(value, where)
+            case "name":
+                made[key] = _text(value, where)
+            case "size" if isinstance(value, float):
+                made[key] = value
+            case "size" | "total" | "new_pages" | "free" | "full" | "window":
+                made[key] = _number(value, where)
+            case _:
+                raise TraceError(f"{where}: unknown key")
+    if method == "alloc" and "size" not in made:
+        raise TraceError(f"{place}: size: is missing")
+    return RawCall(**made)
+
+
+def _object(line: str, place: str) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{place}: not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise TraceError(f"{place}: is no JSON object")
+    return document
+
+
+def _list(value: object, place: str) -> list[object]:
+    if not isinstance(value, list):
+        raise TraceError(f"{place}: is no list")
+    return value
+
+
+def _number(value: object, place: str) -> int:
+    if type(value) is not int:
+        raise TraceError(f"{place}: {value!r:.40} is no whole number")
+    return value
+
+
+def _text(value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise TraceError(f"{place}: is no text")
+    return value
+
+
+def _runs(value: object, place: str) -> Runs:
+    runs = []
+    for item in _list(value, place):
+        pair = _list(item, place)
+        if len(pair) != 2:
+            raise TraceError(f"{place}: a run is a first number and a count")
+        first, count = (_number(entry, place) for entry in pair)
+        if not 1 <= count <= LONGEST_RUN:
+            raise TraceError(f"{place}: a run has at least one number")
+        runs.append((first, count))
+    return tuple(runs)

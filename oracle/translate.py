@@ -1,0 +1,406 @@
+"""From calls by slot number to operations by request: what a trace and a live program say, in the suite's words.
+
+A live program has no requests by name, only tensors of slots. So every allocation becomes a request of its
+own; an extend or decode that goes on inside a page, or a decode that goes on at its end, grows the request
+that holds `last_loc`; and a free becomes parts of the requests that hold its slots. Only what a call touches
+is shown to the ledger, so a call costs what it touches and not what is held.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from oracle import ops
+from oracle.holdings import Holdings
+from oracle.ledger import Ledger
+from oracle.ops import Config, Grow, Operation, Part
+from oracle.rawcall import RawCall, Runs
+from oracle.traits import Traits
+from oracle.world import NO_TOKEN, NOTHING, BatchCall, Request, Step, World, misused
+
+Piece = tuple[int, int, int]  # page, first offset, offset behind the last one
+SNAPSHOT = "snapshot"
+
+
+class Untranslatable(ValueError):
+    """A call that has no operation: from here on nothing is known of who holds what."""
+
+
+class Translated(NamedTuple):
+    """One call as a step of the ledger.
+
+    before: what a case asks first, so that the operation finds the same there; the live allocator was not asked
+    it. names: requests that the step may change.
+    """
+
+    step: Step
+    before: tuple[Operation, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+class Adopted(NamedTuple):
+    """A page that was held before the first call, and the request that it was given to."""
+
+    uid: int
+    page: int
+    name: str
+    tokens: int
+
+
+class Translator:
+    """Translates the calls of one allocator, in their order.
+
+    free, swa_free: pages free at the first call, where that was no new allocator. `adopted` then has every
+    page that a later call showed to be held; `prologue()` makes a new allocator as full.
+    """
+
+    def __init__(
+        self, config: Config, traits: Traits, free: int | None = None, swa_free: int | None = None
+    ) -> None:
+        self.config, self.ledger = config, Ledger(config, traits)
+        free = config.pages if free is None else free
+        self._now = Holdings(free, config.swa_pages if swa_free is None else swa_free)
+        self._now.unknown = self._before = config.pages - free
+        self.adopted: list[Adopted] = []
+        self._saved: dict[str, Holdings] = {}
+        self._uid = 1
+        self._names = 0
+        self._seen: set[int] = set()
+        self._ready: list[Operation] = []  # of the call at hand
+
+    @property
+    def held(self) -> dict[int, tuple[int, str, int]]:
+        """Uid, request and place in it of every page that is known to be held."""
+        return self._now.owner
+
+    def own_tokens(self, name: str) -> int:
+        """Tokens that a request was given itself."""
+        request = self._now.requests[name]
+        return request.length - request.base
+
+    def prologue(self) -> tuple[Operation, ...]:
+        """What fills a new allocator as the first call found this one."""
+        rest = self._before - len(self.adopted)
+        ballast = (self._give("before", rest * self.config.page_size),) if rest else ()
+        return (*ballast, *(self._give(page.name, page.tokens) for page in self.adopted))
+
+    # -- one call --------------------------------------------------------------------------------------
+
+    def translate(self, call: RawCall) -> Translated:
+        """The step of a call. Untranslatable where it has none."""
+        self._ready = []
+        match call.method:
+            case "alloc":
+                return self._alloc(call)
+            case "alloc_extend":
+                return self._batch(call, call.prefix, decode=False)
+            case "alloc_decode":
+                return self._batch(call, tuple(s - 1 for s in call.seq), decode=True)
+            case "free":
+                return self._free(call)
+            case "free_swa":
+                return self._free_swa(call)
+            case "free_group_begin":
+                return self._step(ops.GroupBegin(), ())
+            case "free_group_end":
+                parts = self._now.group.parts if self._now.group is not None else ()
+                torn = (self._now.owner[self._now.page[uid]][1] for uid in parts)
+                return self._step(ops.GroupEnd(), tuple(dict.fromkeys(torn)))
+            case "merge_and_sort_free":
+                return self._step(ops.Merge(), ())
+            case "backup_state":
+                return self._step(ops.Backup(call.name), ())
+            case "restore_state":
+                return self._restore(call)
+            case "clear":
+                return self._step(ops.Clear(), ())
+        raise Untranslatable(f"{call.error or call.method} is not understood")
+
+    def apply(self, translated: Translated, answer: tuple[int, ...]) -> None:
+        """Take over what an allowed answer did. answer: the slots that were handed out."""
+        step, now = translated.step, self._now
+        match step.operation:
+            case ops.Backup(name):
+                self._saved[name] = now.copy()
+                return
+            case ops.Restore(name):
+                self._now = self._saved[name].copy()
+                self._seen.update(self._now.owner)
+                return
+            case ops.Clear():
+                self._now = Holdings(self.config.pages, self.config.swa_pages)
+                return
+        self._uid = max(self._uid, step.after.next_uid)
+        self._seen.update(now.take_over(step, translated.names, answer, self.config.page_size))
+
+    # -- pieces of it ----------------------------------------------------------------------------------
+
+    def _window(self, names: tuple[str, ...]) -> World:
+        """The world as far as a call touches it."""
+        now = self._now
+        return World(
+            now.free, now.swa_free, {name: now.requests[name] for name in names if name in now.requests},
+            now.group, now.gone, next_uid=self._uid,
+        )  # fmt: skip
+
+    def _step(self, operation: Operation, names: tuple[str, ...]) -> Translated:
+        return Translated(self.ledger.step(self._window(names), operation), tuple(self._ready), names)
+
+    def _name(self) -> str:
+        self._names += 1
+        return f"r{self._names}"
+
+    def _give(self, name: str, tokens: int) -> Operation:
+        """An operation that gives a new request so many tokens."""
+        if self.config.extends:
+            return ops.Extend((Grow(name, tokens),))
+        return ops.Alloc(name, tokens)
+
+    def _alloc(self, call: RawCall) -> Translated:
+        name = self._name()
+        if type(call.size) is int:
+            return self._step(ops.Alloc(name, call.size), (name,))
+        return self._step(ops.Alloc(name, int(call.size or 0), "whole"), (name,))
+
+    def _restore(self, call: RawCall) -> Translated:
+        if call.outcome == "raised" and not call.name:
+            return self._step(ops.Restore("", SNAPSHOT), ())
+        saved = self._saved.get(call.name)
+        if saved is None:
+            raise Untranslatable(f"a snapshot {call.name!r} that was not taken before is restored")
+        then = World(saved.free, saved.swa_free, group=saved.group, gone=saved.gone)
+        window = self._window(())._replace(snapshots={call.name: then})
+        return Translated(self.ledger.step(window, ops.Restore(call.name)))
+
+    # -- batches ---------------------------------------------------------------------------------------
+
+    def _batch(self, call: RawCall, prefix: tuple[int, ...], decode: bool) -> Translated:
+        size = self.config.page_size
+        if not self.config.extends:
+            raise Untranslatable(f"{call.method} of a pool without pages")
+        flaw = _flaw(call, prefix, size)
+        items: list[Grow] = []
+        names: dict[str, None] = {}
+        for p, s, last in zip(prefix, call.seq, call.last, strict=False):
+            item = self._item(p, max(s - p, 0), last, decode, names)
+            if isinstance(item, str):
+                return self._lost(call, p, max(s - p, 0), item, decode)
+            items.append(item)
+            names[item.request] = None
+            if item.prefix:
+                names[item.prefix] = None
+        touched = tuple(names)
+        if decode:
+            return self._step(ops.Decode(tuple(item.request for item in items), flaw), touched)
+        return self._step(ops.Extend(tuple(items), flaw), touched)
+
+    def _item(self, p: int, tokens: int, last: int, decode: bool, names: dict[str, None]) -> Grow | str:
+        """Who grows by `tokens` behind `p` tokens that end at `last`; or the page that is wrong there, in words."""
+        size = self.config.page_size
+        page, offset = divmod(last, size)
+        if p % size and tokens and (last + 1 - p) % size == 0:
+            holder = self._holder(page, offset + 1)
+            if holder is None:
+                return "padding" if page == 0 else "the freed" if 0 < page <= self.config.pages else "no pool"
+            return Grow(self._ends_at(holder, offset), tokens)
+        if p <= 0 or p % size:
+            return Grow(self._name(), tokens)
+        found = self._now.owner.get(page)
+        donor = found[1] if found is not None and self._whole_until(found, p) else ""
+        if decode:
+            return Grow(donor if donor and donor not in names and self._full(donor) else self._name(), tokens)
+        if not donor or self._now.requests[donor].length // size * size != p:
+            named = self._now.by_length.get(p, "")
+            donor = named if self._is_donor(named, p) else ""
+        return Grow(self._name(), tokens, donor)
+
+    def _whole_until(self, found: tuple[int, str, int], p: int) -> bool:
+        """Whether a page is the last whole one of its request."""
+        _, name, place = found
+        request = self._now.requests[name]
+        return (request.length - request.base) // self.config.page_size == place + 1
+
+    def _full(self, name: str) -> bool:
+        return self._now.requests[name].length % self.config.page_size == 0
+
+    def _is_donor(self, name: str, p: int) -> bool:
+        request = self._now.requests.get(name)
+        if request is None or request.length // self.config.page_size * self.config.page_size != p:
+            return False
+        place = (p - request.base) // self.config.page_size - 1
+        return p == request.base or bool(request.pages[place])
+
+    def _ends_at(self, holder: tuple[int, str, int], offset: int) -> str:
+        """The request of a page, cut back (by its caller alone) or filled up to an offset of that page."""
+        _, name, place = holder
+        request, size = self._now.requests[name], self.config.page_size
+        own = request.length - request.base
+        wanted = place * size + offset + 1
+        if place < len(request.pages) - 1:
+            return self._split(name, place, wanted)
+        if wanted != own:
+            if wanted < own:
+                self._ready.append(ops.Cut(name, own - wanted))
+            self._now.requests[name] = request._replace(length=request.base + wanted)
+        return name
+
+    def _split(self, name: str, place: int, wanted: int) -> str:
+        """A request goes on inside a page that is not its last: the pages behind it get a name of their own."""
+        now, request, size = self._now, self._now.requests[name], self.config.page_size
+        rest = request.pages[place + 1 :]
+        own = request.length - request.base - (place + 1) * size
+        self._ready.append(ops.Cut(name, request.length - request.base - wanted))
+        now.requests[name] = request._replace(pages=request.pages[: place + 1], length=request.base + wanted)
+        other = self._name()
+        now.requests[other] = Request(rest, own)
+        for at, uid in enumerate(rest):
+            if uid and now.page.get(uid) in now.owner:
+                now.owner[now.page[uid]] = uid, other, at
+        return name
+
+    def _lost(self, call: RawCall, p: int, tokens: int, where: str, decode: bool) -> Translated:
+        """A request that goes on inside a page that nobody holds."""
+        name, inside = self._name(), p % self.config.page_size
+        ready = [*self._ready, self._give(name, inside)]
+        if where == "the freed":
+            freed = self._name()
+            ready += [self._give(freed, 1), ops.Free((Part(freed),))]
+        flaw = f"last page of {where}"
+        operation = ops.Decode((name,), flaw) if decode else ops.Extend((Grow(name, tokens),), flaw)
+        asked = BatchCall((p,), (p + tokens,), (NO_TOKEN,), decode, flaw)
+        total = sum(call.seq) - sum(call.prefix) if call.prefix else len(call.seq)
+        return Translated(misused(self._window(()), operation, "last page", asked, total), tuple(ready))
+
+    def _holder(self, page: int, length: int) -> tuple[int, str, int] | None:
+        """Who holds a page; one that nobody has spoken of yet was held from the start, up to `length`."""
+        now = self._now
+        found = now.owner.get(page)
+        if found is None and now.unknown and page not in self._seen and 0 < page <= self.config.pages:
+            name, uid = self._name(), self._uid
+            self._uid += 1
+            now.requests[name] = Request((uid,), length)
+            now.owner[page], now.page[uid] = (uid, name, 0), page
+            now.unknown -= 1
+            self._seen.add(page)
+            self.adopted.append(Adopted(uid, page, name, length))
+            found = now.owner[page]
+        return found
+
+    # -- frees -----------------------------------------------------------------------------------------
+
+    def _free(self, call: RawCall) -> Translated:
+        parts, wrong = self._parts(call.slots)
+        for rule in ("negative", "padding", "foreign"):
+            if rule in wrong:
+                return self._step(ops.Free((), rule), ())
+        if "twice" in wrong:
+            return self._twice(wrong["twice"])
+        return self._step(ops.Free(_plain(parts, self._now.requests)), _owners(parts))
+
+    def _free_swa(self, call: RawCall) -> Translated:
+        parts, _ = self._parts(call.slots)
+        if call.slots and not parts:
+            raise Untranslatable("the window half of slots that nobody holds is freed")
+        return self._step(ops.FreeSwa(_plain(parts, self._now.requests)), _owners(parts))
+
+    def _parts(self, slots: Runs) -> tuple[list[Part], dict[str, list[Piece]]]:
+        """Slots as parts of the requests that hold them, and those that nobody holds, by what is wrong there."""
+        now, size = self._now, self.config.page_size
+        parts: list[Part] = []
+        wrong: dict[str, list[Piece]] = {}
+        slack: dict[int, None] = {}
+        named: set[int] = set()
+        given = now.group.parts if now.group is not None else NOTHING
+        for page, low, high in _pieces(slots, size):
+            holder = self._holder(page, high)
+            if holder is None:
+                wrong.setdefault(self._wrong_with(page), []).append((page, low, high))
+                continue
+            uid, name, place = holder
+            request = now.requests[name]
+            live = min(size, request.length - request.base - place * size)
+            if uid in given and any(given[uid] >> k & 1 for k in range(low, min(high, live))):
+                wrong.setdefault("twice", []).append((page, low, high))
+                continue
+            if low >= live:
+                slack[page] = None
+                continue
+            named.add(page)
+            _join(parts, name, place * size + low, place * size + min(high, live))
+        for page in slack:
+            if page not in named:
+                # No live slot of the page is named, and the page goes all the same: as if its last one were.
+                _, name, place = now.owner[page]
+                request = now.requests[name]
+                live = min(size, request.length - request.base - place * size)
+                _join(parts, name, place * size + live - 1, place * size + live)
+        return parts, wrong
+
+    def _wrong_with(self, page: int) -> str:
+        if page < 0:
+            return "negative"
+        if page == 0:
+            return "padding"
+        return "twice" if page <= self.config.pages else "foreign"
+
+    def _twice(self, pieces: list[Piece]) -> Translated:
+        """A free of what is free. Other pages may have been handed out since, so a case frees new ones twice."""
+        now, size = self._now, self.config.page_size
+        name = self._name()
+        pages = max(1, min(len({page for page, _, _ in pieces}), now.free))
+        ready = (*self._ready, self._give(name, pages * size), ops.Free((Part(name),)))
+        ghosts = {name: tuple((0, page * size + low, page * size + high) for page, low, high in pieces)}
+        window = self._window(())._replace(ghosts=ghosts)
+        operation = ops.Free((Part(name),), "again")
+        return Translated(self.ledger.step(window, operation), ready)
+
+
+def _flaw(call: RawCall, prefix: tuple[int, ...], size: int) -> str:
+    """What is wrong with the lengths of a batch, if anything."""
+    if not len(prefix) == len(call.seq) == len(call.last):
+        return "lengths"
+    if any(p < 0 for p in prefix):
+        return "negative"
+    if any(s < p for p, s in zip(prefix, call.seq, strict=True)):
+        return "shrinks"
+    if call.total is not None and call.total != sum(call.seq) - sum(prefix):
+        return "total"
+    need = sum(-(-s // size) + (-p // size) for p, s in zip(prefix, call.seq, strict=True))
+    if call.new_pages not in (None, need):
+        return "new pages"
+    lasts = zip(prefix, call.seq, call.last, strict=True)
+    return "last_loc" if any(s > p and (last + 1 - p) % size for p, s, last in lasts) else ""
+
+
+def _pieces(slots: Runs, size: int) -> list[Piece]:
+    """Runs of slots, cut at the ends of pages."""
+    pieces: list[Piece] = []
+    for first, count in slots:
+        end = first + count
+        while first < end:
+            page, low = divmod(first, size)
+            high = min(size, low + end - first)
+            pieces.append((page, low, high))
+            first += high - low
+    return pieces
+
+
+def _join(parts: list[Part], name: str, start: int, stop: int) -> None:
+    if parts and parts[-1].request == name and parts[-1].stop == start:
+        parts[-1] = Part(name, parts[-1].start, stop)
+    else:
+        parts.append(Part(name, start, stop))
+
+
+def _plain(parts: list[Part], requests: dict[str, Request]) -> tuple[Part, ...]:
+    """The parts as a person would write them: without an end where they go to the end."""
+    return tuple(
+        Part(p.request, p.start)
+        if p.stop is not None and p.stop >= requests[p.request].length - requests[p.request].base
+        else p
+        for p in parts
+    )
+
+
+def _owners(parts: list[Part]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.request for part in parts))
