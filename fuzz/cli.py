@@ -56,6 +56,7 @@ main.add_command(shrink)
 main.add_command(replay)
 main.add_command(show)
 main.add_command(export)
+main.add_command(power)
 
 
 @main.command()
@@ -292,6 +293,3 @@ def doctor(impl: str, path: str, device: str) -> None:
     sound = all(look.sound for look in looks)
     console.print("sound" if sound else "not sound: the lines above that are not ok say what is wrong")
     raise SystemExit(0 if sound else 1)
-
-
-main.add_command(power)

@@ -28,7 +28,7 @@ from properties.judged import Broken
 class Catch:
     """The first finding of a defect. check: the property that gave it; seconds: of one core, without shrinking.
 
-    length: operations of the shrunk case; minimum: the fewest, where it is proven that fewer don't show it.
+    length: operations of the shrunk case; proven: that no shorter case on its pool shows it (`fuzz.minimal`).
     """
 
     check: str
@@ -37,7 +37,7 @@ class Catch:
     cases: int
     seconds: float
     length: int
-    minimum: int | None = None
+    proven: bool = False
 
 
 @dataclass(slots=True)
@@ -59,10 +59,18 @@ class Hunt:
         return len(self.caught) == len(self.runs)
 
     @property
+    def minimum(self) -> int | None:
+        """Operations of the shortest case: the shortest that is proven, or known by hand where that is shorter."""
+        known = [catch.length for catch in self.caught if catch.proven]
+        known += [] if self.defect.shortest is None else [self.defect.shortest]
+        return min(known, default=None)
+
+    @property
     def excess(self) -> int | None:
-        """Operations of the longest shrunk case above the true minimum, where that is known."""
-        known = [catch.length - catch.minimum for catch in self.caught if catch.minimum is not None]
-        return max(known) if known else None
+        """Operations of the longest shrunk case above the minimum, where that is known."""
+        if self.minimum is None or not self.caught:
+            return None
+        return max(catch.length for catch in self.caught) - self.minimum
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +159,10 @@ def first_finding(
             violation = broken.outcome.violation
             assert violation is not None
             operations, cases = operations + tally.operations, cases + tally.cases
-            length, minimum = len(broken.outcome.case.operations), None
+            length, proven = len(broken.outcome.case.operations), False
             if shrink:
                 finding = shrunk(task, subject, level, broken)
-                length = finding.length
-            return Catch(task.check, violation.code, operations, cases, seconds, length, minimum)
+                length, proven = finding.length, bool(finding.minimal)
+            return Catch(task.check, violation.code, operations, cases, seconds, length, proven)
         operations, cases = operations + tally.operations, cases + tally.cases
     return None

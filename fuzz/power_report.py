@@ -71,7 +71,7 @@ def print_summary(console: Console, summary: Summary) -> None:
     over = [hunt.excess for hunt in summary.hunts if hunt.excess is not None]
     if over:
         console.print(
-            f"Shrunk cases beside the true minimum, where it is known ({len(over)} defects): "
+            f"Longest shrunk case of each beside the minimum, where that is known ({len(over)} defects): "
             f"{max(over)} operation(s) above it at worst, {statistics.mean(over):.2f} on average.",
             highlight=False,
             soft_wrap=True,
@@ -89,7 +89,6 @@ def _row(hunt: Hunt) -> list[str]:
         return [hunt.defect.id, found, "", "", "", "", "", "", "", "", other]
     operations = [catch.operations for catch in caught]
     seconds = [catch.seconds for catch in caught]
-    minima = [catch.minimum for catch in caught if catch.minimum is not None]
     return [
         hunt.defect.id,
         found,
@@ -100,7 +99,9 @@ def _row(hunt: Hunt) -> list[str]:
         f"{statistics.median(seconds):.2f}",
         f"{max(seconds):.2f}",
         str(max(catch.length for catch in caught)),
-        str(min(minima)) if minima else "?",
+        "?"
+        if hunt.minimum is None
+        else str(hunt.minimum) + ("" if any(c.proven for c in caught) else " by hand"),
         other,
     ]
 

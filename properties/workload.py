@@ -25,6 +25,13 @@ NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + tuple(
 Maker = Callable[[Source], Operation]
 SNAPSHOTS = ("S", "T")
 TRIES = 4
+ABOUT: dict[str, tuple[str, ...]] = {
+    "": (),
+    "groups": ("free_group_begin", "free"),
+    "state": ("backup_state", "clear"),
+    "copies": ("get_cpu_copy",),
+}
+THEMES = ("", "", "groups", "state", "copies")
 HABITS = (1, 1, 2, 4, 0)  # how much of its usual weight an operation has in one case
 LONGEST_BEFORE_MISUSE = 32
 HEAD, SLOT = 64, 33  # bytes of `decode_slots`
@@ -111,8 +118,13 @@ class Workload:
             (self._copy, "get_cpu_copy", 4 if self.config.data else 0),
         ]  # fmt: skip
         have = self.ledger.traits.operations
+        # Some cases are about one thing: many frees in a group, or snapshots and what comes between.
+        theme = pick(source, THEMES)
+        self._groups_are_long = theme == "groups"
         chosen = [
-            (maker, weight * pick(source, HABITS)) for maker, method, weight in makers if method in have
+            (maker, weight * pick(source, HABITS) * (4 if method in ABOUT[theme] else 1))
+            for maker, method, weight in makers
+            if method in have
         ]
         if not any(weight for maker, weight in chosen if maker in (self.extend, self._decode, self._alloc)):
             chosen = [(maker, weight or 3) for maker, weight in chosen]
@@ -271,6 +283,8 @@ class Workload:
         group = self.world.group
         if group is None:
             return ops.GroupEnd() if chance(source, 8) else ops.GroupBegin()
+        if self._groups_are_long and not chance(source, 4):
+            return self._free(source)
         open_pages = [uid for uid, mask in group.parts.items() if mask & (mask + 1)]
         if open_pages:
             owner = next(name for name, r in self.world.requests.items() if open_pages[0] in r.pages)
@@ -283,7 +297,7 @@ class Workload:
         return ops.Merge()
 
     def _clear(self, source: Source) -> Operation:
-        return ops.Clear() if chance(source, 3) else ops.Merge()
+        return ops.Clear() if chance(source, 2) else ops.Merge()
 
     def _state(self, source: Source) -> Operation:
         if self.world.snapshots and not chance(source, 3):
