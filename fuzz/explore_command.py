@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--level", type=click.Choice(LEVELS), help="Default: contract; the project's own at parity.")
 @click.option("--snapshot/--no-snapshot", default=False, show_default=True, help="Backup, once, and restore.")
+@click.option("--misuse/--no-misuse", default=True, show_default=True, help="Calls that break a rule.")
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="Requests behind others' pages.")
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: as many as cores]")
 @path_option
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 @json_option
 def explore(
     impl: str, pages: int, page_size: int | None, swa_pages: int | None, need_sort: bool, depth: int | None,
-    level: str | None, snapshot: bool, prefix: bool, workers: int | None, path: str, device: str, out: Path,
+    level: str | None, snapshot: bool, misuse: bool, prefix: bool, workers: int | None, path: str, device: str, out: Path,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Every sequence of operations on a small pool, equal states merged.
@@ -81,7 +82,7 @@ def explore(
         if level == "parity" and subject.traits(config).dialect is None:
             refuse(f"{impl} claims no exact order: choose another --level")
         writable(out)
-        question = Question(config, level, snapshot=snapshot, prefixes=prefix)
+        question = Question(config, level, snapshot=snapshot, prefixes=prefix, misuse=misuse)
         count = workers or default_workers()
         if count > 1 or not own:
             processes += [ChildSubject(impl, path, device) for _ in range(count)]
@@ -155,7 +156,13 @@ def _pool_words(question: Question) -> str:
     from oracle.ops import config_sentence
 
     extra = [
-        word for word, on in (("one snapshot", question.snapshot), ("prefixes", question.prefixes)) if on
+        word
+        for word, on in (
+            ("one snapshot", question.snapshot),
+            ("prefixes", question.prefixes),
+            ("misuse", question.misuse),
+        )
+        if on
     ]
     return ", ".join((config_sentence(question.config), "two requests", *(f"with {word}" for word in extra)))
 
@@ -200,6 +207,7 @@ def _document(impl: str, result: Explored, findings: list[Finding]) -> dict[str,
         "requests": len(result.question.names),
         "snapshot": result.question.snapshot,
         "prefixes": result.question.prefixes,
+        "misuse": result.question.misuse,
         "copies": result.way,
         "closed": result.closed,
         "depth": result.depth,

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from fuzz.campaign import shrunk
 from fuzz.forked import spawned
 from fuzz.run import start_worker
-from impl.defects.catalogue import ALL, CATALOGUE
+from impl.defects.catalogue import ALL, CATALOGUE, defect
 from impl.defects.record import Defect
-from impl.names import local
-from impl.subject import LocalSubject
+from impl.names import DEFECT, resolve
+from impl.subject import Subject
 from properties.checks import Tally, Task, plan_of, run_task
 from properties.judged import Broken
 
@@ -58,19 +58,15 @@ class Hunt:
         """Whether every seed caught it."""
         return len(self.caught) == len(self.runs)
 
-    @property
-    def minimum(self) -> int | None:
-        """Operations of the shortest case: the shortest that is proven, or known by hand where that is shorter."""
-        known = [catch.length for catch in self.caught if catch.proven]
-        known += [] if self.defect.shortest is None else [self.defect.shortest]
-        return min(known, default=None)
+    def minimum(self, catch: Catch) -> int | None:
+        """Operations of the shortest case of what was found: proven, or known by hand for the defect."""
+        return catch.length if catch.proven else self.defect.shortest
 
     @property
     def excess(self) -> int | None:
-        """Operations of the longest shrunk case above the minimum, where that is known."""
-        if self.minimum is None or not self.caught:
-            return None
-        return max(catch.length for catch in self.caught) - self.minimum
+        """Operations of a shrunk case above its minimum, at worst; None where no minimum is known."""
+        known = [(catch.length, self.minimum(catch)) for catch in self.caught]
+        return max((length - least for length, least in known if least is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +115,11 @@ def hunt_all(
     ids: Iterable[str], seeds: int, budget: str, alone: bool, workers: int, progress: Callable[[Hunt], None]
 ) -> Summary:
     """Hunt the defects of these ids, all where none is named. SubjectError where one is not known."""
-    wanted = [CATALOGUE[name] for name in ids] or list(ALL)
+    wanted = [defect(name.removeprefix(DEFECT)) for name in ids] or list(ALL)
     with ProcessPoolExecutor(
         workers, mp_context=spawned(), initializer=start_worker, initargs=("cpu",)
     ) as pool:
-        waiting = [pool.submit(hunt, defect.id, seeds, budget, alone) for defect in wanted]
+        waiting = [pool.submit(hunt, each.id, seeds, budget, alone) for each in wanted]
         for done in as_completed(waiting):
             progress(done.result())
         return Summary(tuple(future.result() for future in waiting))
@@ -131,21 +127,22 @@ def hunt_all(
 
 def hunt(defect_id: str, seeds: int, budget: str, alone: bool) -> Hunt:
     """One defect: all seeds as the gate would, then each property by itself with the first seed."""
-    defect = CATALOGUE[defect_id]
-    subject = local(f"defect:{defect_id}")
-    tasks = plan_of(subject, budget, defect.level)
-    found = Hunt(defect)
+    known = CATALOGUE[defect_id]
+    subject = resolve(f"{DEFECT}{defect_id}")
+    tasks = plan_of(subject, budget, known.level)
+    found = Hunt(known)
     for seed in range(1, seeds + 1):
-        found.runs[seed] = first_finding(subject, tasks, defect.level, seed)
+        found.runs[seed] = first_finding(subject, tasks, known.level, seed)
     if alone:
         for check in dict.fromkeys(task.check for task in tasks):
             own = [task for task in tasks if task.check == check]
-            found.alone[check] = first_finding(subject, own, defect.level, 1, shrink=False)
+            found.alone[check] = first_finding(subject, own, known.level, 1, shrink=False)
+    subject.close()
     return found
 
 
 def first_finding(
-    subject: LocalSubject, tasks: list[Task], level: str, seed: int, shrink: bool = True
+    subject: Subject, tasks: list[Task], level: str, seed: int, shrink: bool = True
 ) -> Catch | None:
     """What the tasks find first, one after the other on one core."""
     started = time.perf_counter()

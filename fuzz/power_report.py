@@ -68,10 +68,12 @@ def print_summary(console: Console, summary: Summary) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    catches = [catch for hunt in summary.hunts for catch in hunt.caught]
+    proven = sum(catch.proven for catch in catches)
     over = [hunt.excess for hunt in summary.hunts if hunt.excess is not None]
     if over:
         console.print(
-            f"Longest shrunk case of each beside the minimum, where that is known ({len(over)} defects): "
+            f"{proven} of {len(catches)} shrunk cases are proven to be the shortest. Beside that, or what is known by hand: "
             f"{max(over)} operation(s) above it at worst, {statistics.mean(over):.2f} on average.",
             highlight=False,
             soft_wrap=True,
@@ -87,6 +89,8 @@ def _row(hunt: Hunt) -> list[str]:
     other = f"{machine.operations:,}" if machine else "-" if hunt.alone else ""
     if not caught:
         return [hunt.defect.id, found, "", "", "", "", "", "", "", "", other]
+    longest = max(caught, key=lambda catch: catch.length - (hunt.minimum(catch) or 0))
+    least = hunt.minimum(longest)
     operations = [catch.operations for catch in caught]
     seconds = [catch.seconds for catch in caught]
     return [
@@ -98,10 +102,8 @@ def _row(hunt: Hunt) -> list[str]:
         f"{max(operations):,}",
         f"{statistics.median(seconds):.2f}",
         f"{max(seconds):.2f}",
-        str(max(catch.length for catch in caught)),
-        "?"
-        if hunt.minimum is None
-        else str(hunt.minimum) + ("" if any(c.proven for c in caught) else " by hand"),
+        str(longest.length),
+        "?" if least is None else f"{least}" + ("" if longest.proven else " by hand"),
         other,
     ]
 

@@ -33,6 +33,7 @@ class Question:
     names: tuple[str, ...] = NAMES
     snapshot: bool = False
     prefixes: bool = True
+    misuse: bool = True
     answers: bool = False
 
 
@@ -72,7 +73,9 @@ class Walker:
         self.question = question
         traits = subject.traits(question.config)
         self.ledger = Ledger(question.config, traits)
-        self.alphabet = Alphabet(self.ledger, question.names, question.snapshot, question.prefixes)
+        self.alphabet = Alphabet(
+            self.ledger, question.names, question.snapshot, question.prefixes, question.misuse
+        )
         self.branches = Branches(subject, question.config, question.answers)
         self._ghosts = "twice" not in traits.undefined
         self._judge = Judge(question.config, traits, question.level)

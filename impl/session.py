@@ -24,7 +24,8 @@ from oracle.world import AllocCall, BatchCall, Call, CopyCall, FreeCall, Run, Sl
 
 Lists = tuple[tuple[int, ...], ...]
 
-# Larger pools are read in full at every LOOK_EVERY-th operation only: reading costs more than the operation.
+# Larger pools are read in full where their state is moved about, and else at every LOOK_EVERY-th operation only:
+# reading costs more than the operation.
 SMALL_POOL = 64
 LOOK_EVERY = 16
 WATCHED = 4
@@ -119,10 +120,10 @@ class Session:
             guard = self._guard(answer)  # before the answer is overwritten
             seen = self._read(step, answer)
         self._overwrite(taken)
-        small = self.config.pages <= SMALL_POOL
+        close = self.config.pages <= SMALL_POOL or step.probe or isinstance(step.call, StateCall)
         return self._look(
             seen,
-            full=small or step.probe or self.index % LOOK_EVERY == 0,
+            full=close or self.index % LOOK_EVERY == 0,
             disturbed=self._disturbed(),
             damaged=damaged,
             guard=guard,
@@ -283,6 +284,8 @@ class Session:
             return Observation("none")
         if not isinstance(answer, torch.Tensor):
             return Observation("odd", error=f"a {type(answer).__name__} instead of a tensor")
+        if answer.is_meta:
+            return Observation("odd", error="a tensor that holds nothing, on the meta device")
         flat = answer.reshape(-1) if answer.dim() != 1 else answer
         numbers = flat.tolist()
         slots = tuple(numbers)

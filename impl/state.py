@@ -101,7 +101,8 @@ class State:
 
     def _tensor(self, value: torch.Tensor) -> Any:
         self.spans.append(span(value))
-        return [str(value.dtype), list(value.shape), value.tolist()]
+        data = None if value.is_meta else value.tolist()
+        return [str(value.dtype), list(value.shape), data]
 
 
 def digest(value: Any) -> bytes:

@@ -60,12 +60,15 @@ class Alphabet:
 
     names: the requests that there may be at a time. snapshot: whether there are backup and restore; prefixes:
     whether requests begin behind the pages of others. Each of the two makes the world several times as large.
+    misuse: whether there are calls that break a rule; they end a sequence, and are half of all that there is to ask.
     """
 
     def __init__(
-        self, ledger: Ledger, names: tuple[str, ...] = NAMES, snapshot: bool = False, prefixes: bool = True
-    ) -> None:
+        self, ledger: Ledger, names: tuple[str, ...] = NAMES, snapshot: bool = False, prefixes: bool = True,
+        misuse: bool = True,
+    ) -> None:  # fmt: skip
         self.ledger, self.names, self.snapshot, self.prefixes = ledger, names, snapshot, prefixes
+        self.misuse = misuse
         self._classified: dict[Operation, Step] = {}
 
     def steps(self, world: World) -> list[Step]:
@@ -73,7 +76,10 @@ class Alphabet:
         self._classified.clear()
         steps = [self._step(world, operation) for operation in dict.fromkeys(self._operations(world))]
         undefined = self.ledger.traits.undefined
-        return [s for s in steps if s.status != "skip" and s.rule not in undefined and not self._endless(s)]
+        left_out = ("skip",) if self.misuse else ("skip", "misuse")
+        return [
+            s for s in steps if s.status not in left_out and s.rule not in undefined and not self._endless(s)
+        ]
 
     @staticmethod
     def ends(step: Step) -> bool:

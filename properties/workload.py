@@ -60,7 +60,7 @@ def draw_config(source: Source, space: Space, level: str, avoid: frozenset[str] 
         overwrite=not chance(source, 4) and "overwriting tensors" not in avoid,
         data=space.data
         and pages * page_size <= KV_SLOTS
-        and chance(source, 4)
+        and chance(source, 3)
         and "with K and V" not in avoid,
         undefined=space.undefined and not chance(source, 4) and "with undefined lanes" not in avoid,
     )
@@ -305,15 +305,18 @@ class Workload:
         return ops.Backup(pick(source, SNAPSHOTS))
 
     def _copy(self, source: Source) -> Operation:
-        copied = sorted(self.world.copies)
-        if copied and chance(source, 2):
-            name = pick(source, copied)
-            held = self.world.requests.get(name)
-            if held is None and self.config.extends:
-                return ops.Extend((Grow(name, self.world.copies[name]),))
-            if held is None:
-                return ops.Alloc(name, self.world.copies[name])
-            return ops.CopyIn(name)
+        """A copy; or its load, where the request holds as much as was copied, or after it was made anew."""
+        world, requests = self.world, self.world.requests
+        fitting = [
+            n for n, c in world.copies.items() if n in requests and requests[n].length - requests[n].base == c
+        ]
+        if fitting and not chance(source, 3):
+            return ops.CopyIn(pick(source, sorted(fitting)))
+        lost = sorted(name for name in world.copies if name not in requests)
+        if lost and not chance(source, 3):
+            name = pick(source, lost)
+            tokens = world.copies[name]
+            return ops.Extend((Grow(name, tokens),)) if self.config.extends else ops.Alloc(name, tokens)
         return ops.CopyOut(self._held(source))
 
     # -- misuse ----------------------------------------------------------------------------------------
