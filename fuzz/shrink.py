@@ -29,7 +29,7 @@ class Shrinker:
 
     holds: Holds
     space: Space
-    limit: int = 600
+    limit: int = 2000
     runs: int = 0
 
     def shrink(self, case: Case) -> Case:
