@@ -335,9 +335,9 @@ class Workload:
                 return True
         return False
 
-    def tear(self, source: Source) -> None:
-        """Open a group, and free the tail of a request in it, whose head then has to follow."""
-        for operation in (ops.GroupBegin(), ops.Free((Part(self._held(source), 1),))):
+    def free_in_group(self, source: Source, start: int) -> None:
+        """Open a group where none is, and free a request in it from token `start` on."""
+        for operation in (ops.GroupBegin(), ops.Free((Part(self._held(source), start),))):
             step = self.ledger.step(self.world, operation)
             if step.status == "legal" and self._sensible(step):
                 self._made(step)
@@ -360,8 +360,10 @@ class Workload:
             case "free of one twice":
                 name = self._held(source)
                 return ops.Free((Part(name), Part(name)))
-            case "free again" if self.world.ghosts:
-                return ops.Free((Part(pick(source, sorted(self.world.ghosts)), source.below(2)),), "again")
+            case "free again":
+                freed = sorted(self.world.ghosts)
+                name = pick(source, freed) if freed else self._name(source)
+                return ops.Free((Part(name, source.below(2)),), "again")
             case "end of a torn group":
                 return ops.GroupEnd()
             case "restore":
@@ -422,7 +424,9 @@ def generate_misuse(
     for at in range(LONGEST_BEFORE_MISUSE):
         if at >= 2 and chance(source, 2):
             if group == "end of a torn group":
-                workload.tear(source)
+                workload.free_in_group(source, 1)  # the head of its first page then has to follow
+            elif group == "free again" and chance(source, 2):
+                workload.free_in_group(source, 0)
             if workload.misuse(source, group, flaw):
                 break
         workload.next(source)
