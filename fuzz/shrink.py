@@ -59,7 +59,7 @@ class Shrinker:
         return case
 
     def _drop_two(self, case: Case) -> Case:
-        """Without two operations that do nothing without each other and are no neighbours; short cases only."""
+        """Without two operations that do nothing without each other; short cases only."""
         if len(case.operations) > PAIRED:
             return case
         return self._first_that_holds(case, _without_two)
@@ -139,8 +139,8 @@ def _with_neighbours_as_one(case: Case) -> Iterator[Case]:
 
 def _without_two(case: Case) -> Iterator[Case]:
     operations = case.operations
-    for second in range(len(operations) - 1, 1, -1):
-        for first in range(second - 2, -1, -1):
+    for second in range(len(operations) - 1, 0, -1):
+        for first in range(second - 1, -1, -1):
             rest = operations[:first] + operations[first + 1 : second] + operations[second + 1 :]
             yield replace(case, operations=rest)
 

@@ -17,15 +17,15 @@ from impl.contents import Contents
 from impl.emulator.launch import Emulator
 from impl.fence import Fence
 from impl.kvpool import KVPool
-from oracle.ops import METHODS, Config
+from oracle.ops import METHODS, Config, Restore
 from oracle.traits import Traits
 from oracle.verdict import Observation
 from oracle.world import AllocCall, BatchCall, Call, CopyCall, FreeCall, Run, Slot, StateCall, Step
 
 Lists = tuple[tuple[int, ...], ...]
 
-# Larger pools are read in full where their state is moved about, and else at every LOOK_EVERY-th operation only:
-# reading costs more than the operation.
+# Larger pools are read in full after a restore, and else at every LOOK_EVERY-th operation only: reading costs more
+# than the operation.
 SMALL_POOL = 64
 LOOK_EVERY = 16
 WATCHED = 4
@@ -120,7 +120,7 @@ class Session:
             guard = self._guard(answer)  # before the answer is overwritten
             seen = self._read(step, answer)
         self._overwrite(taken)
-        close = self.config.pages <= SMALL_POOL or step.probe or isinstance(step.call, StateCall)
+        close = self.config.pages <= SMALL_POOL or step.probe or isinstance(step.operation, Restore)
         return self._look(
             seen,
             full=close or self.index % LOOK_EVERY == 0,

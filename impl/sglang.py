@@ -71,6 +71,8 @@ class _PlainCopies:
         return self.pool.load_cpu_copy(copy, indices)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "pool" or name.startswith("__"):
+            raise AttributeError(name)  # asked of a copy that is being made, before it has its pool
         return getattr(self.pool, name)
 
 

@@ -56,7 +56,7 @@ def sequences_of(name, count=25):
 
 
 def test_a_shallow_fault_does_not_hide_a_deep_one():
-    result = campaign(sequences_of("two_faults"), local("tests.planted:two_faults"), "contract", 0)
+    result = campaign(sequences_of("two_faults"), local("tests.planted:two_faults"), "contract", 2)
     shallow = [
         f for f in result.findings if f.violation.code == "EXHAUST" and "IndexError" in f.violation.symptom
     ]

@@ -283,7 +283,7 @@ def test_a_page_given_twice_names_both_calls():
 def test_known_defects_are_seen_live(name):
     defect = CATALOGUE[name]
     subject, codes = defect.subject(), defect.codes
-    for example in range(60):
+    for example in range(300):
         case, steps = generate_planned(
             SeededSource(f"{name}/{example}"), subject.space, subject.traits, "contract", misuse=False
         )

@@ -201,7 +201,7 @@ DEFECTS = (
            seen="a restore that forgets the open group", shortest=4),
     Defect("group-in-snapshot", "token", SnapshotSharesGroup, "GROUP CONSERVE UNIQUE RESTORE", shortest=5),
     Defect("group-of-snapshot", "token", RestoreSharesGroup, "GROUP CONSERVE UNIQUE RESTORE", shortest=6),
-    Defect("one-snapshot", "paged", OneSnapshot, "RESTORE GROUP UNIQUE", shortest=4),
+    Defect("one-snapshot", "paged", OneSnapshot, "CONSERVE RESTORE GROUP UNIQUE", shortest=4),
     Defect("clear-after-backup", "paged", ClearWritesSnapshot, "RESTORE UNIQUE CONSERVE", shortest=4),
     Defect("restore-in-group", "token", RestoreInGroupAfterMerge, "RESTORE CONSERVE", shortest=6, need_sort=(True,)),
     Defect("restore-after-clear", "paged", RestoreLosesNewest, "RESTORE CONSERVE", shortest=6, need_sort=(True,)),

@@ -206,7 +206,7 @@ DEFECTS = (
     Defect("half-in-snapshot", "swa", SnapshotMakesFreesWhole, "GROUP CONSERVE UNIQUE RESTORE", shortest=5),
     Defect("window-clear", "swa", ClearForgetsWindow, "CLEAR CONSERVE", shortest=2),
     Defect("window-merge", "swa", MergesFullPoolAlone, "ORDER", "parity", need_sort=(True,), shortest=3),
-    Defect("window-last-loc", "swa", LastLocOfFullPool, "MAP EXHAUST", page_sizes=(2, 3, 4, 8, 16, 64), shortest=4),
+    Defect("window-last-loc", "swa", LastLocOfFullPool, "MAP EXHAUST CONSERVE", page_sizes=(2, 3, 4, 8, 16, 64), shortest=4),
     Defect("window-gone", "swa", GrowsWithoutHalf, "REJECT MAP CONSERVE UNIQUE", "hardened",
            page_sizes=(2, 3, 4, 8, 16, 64), shortest=3),
     Defect("no-token", "swa", NoTokenMapsToPadding, "MAP", shortest=0),
