@@ -11,6 +11,7 @@ from fuzz.assertions import claim_of
 from fuzz.claim import Claim
 from fuzz.constructors import Maker
 from fuzz.film import film
+from oracle.flawed import first_that_grows, new_pages, told
 from oracle.ops import Case, rule_of, sentence
 from oracle.plan import plan
 from oracle.traits import Traits
@@ -374,27 +375,15 @@ class Emitter:
             yield from self._given(given, line)
 
     def _arguments(self, call: BatchCall) -> tuple[list[str], int, str]:
-        prefix, seq, total, more = list(call.prefix), list(call.seq), call.total, ""
+        prefix, seq, total = told(call)
         last = [self.slot(slot) for slot in call.last]
-        size = self.config.page_size
-        pairs = list(zip(call.prefix, call.seq, strict=True))
-        first = next((i for i, (p, s) in enumerate(pairs) if s > p), 0)
+        first, more = first_that_grows(call), ""
         device = {"prefix_lens": prefix, "seq_lens": seq}
         match call.flaw:
-            case "total":
-                total += 1
-            case "shrinks":
-                total -= seq[first] - prefix[first] + 1
-                seq[first] = prefix[first] - 1
-            case "negative" if call.decode:
-                seq[first] = 0
-            case "negative":
-                total += 1 + prefix[first]
-                prefix[first] = -1
             case "last_loc":
                 last[first] += " + 1"
             case "new pages":
-                more = f", num_new_pages={sum(-(-s // size) + (-p // size) for p, s in pairs) + 1}"
+                more = f", num_new_pages={new_pages(call, self.config.page_size)}"
             case "mirror of prefix_lens" | "mirror of seq_lens":
                 name = call.flaw.removeprefix("mirror of ")
                 device[name] = list(device[name])
@@ -415,7 +404,13 @@ class Emitter:
         return list(names.values()), total, more
 
 
-_SPOILT = {"lengths": "[:-1]", "dtype": ".float()", "shape": "[None]", "tensor": ".tolist()"}
+_SPOILT = {
+    "lengths": "[:-1]",
+    "dtype": ".float()",
+    "shape": "[None]",
+    "tensor": ".tolist()",
+    "device": '.to("meta")',
+}
 
 
 def _ints(values: Iterable[object]) -> str:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from fuzz.console import json_option, refuse
+
 if TYPE_CHECKING:
     from fuzz.power import Hunt
 
-FOUND, USAGE = 1, 2
+FOUND = 1
 PAGE = """# {title}
 
 What `{command}` printed{where}.
@@ -56,7 +58,7 @@ What `{command}` printed{where}.
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write what is printed here, as Markdown."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@json_option
 def power(
     defects: tuple[str, ...], seeds: int, budget: str | None, alone: bool, mutants: tuple[str, ...],
     explained: Path | None, seed: int, workers: int | None, out: Path | None, as_json: bool,
@@ -75,8 +77,7 @@ def power(
         else:
             good, whole = _defects(defects, seeds, budget or "ci", alone, workers, out, as_json)
     except SubjectError as error:
-        click.echo(f"kvassay: {' '.join(str(error).split())}", err=True)
-        raise SystemExit(USAGE) from None
+        refuse(str(error))
     if as_json:
         click.echo(json.dumps(whole, indent=1))
     raise SystemExit(0 if good else FOUND)
@@ -147,10 +148,11 @@ def _mutants(
 
 
 def _printed(quiet: bool, out: Path | None) -> Console:
-    console = Console(emoji=False, record=out is not None, quiet=quiet and out is None, stderr=quiet)
-    return console if console.is_terminal else Console(
-        emoji=False, record=out is not None, width=150, stderr=quiet, quiet=quiet and out is None
-    )  # fmt: skip
+    """Where the tables go: wide enough for them where there is no terminal."""
+    width = None if Console(stderr=quiet).is_terminal else 150
+    return Console(
+        emoji=False, record=out is not None, width=width, stderr=quiet, quiet=quiet and out is None
+    )
 
 
 def _page(out: Path | None, console: Console, title: str, command: str) -> None:

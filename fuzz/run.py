@@ -8,7 +8,6 @@ properties go round what any shard has found.
 from __future__ import annotations
 
 import datetime
-import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import cast
 
 from fuzz.campaign import TaskResult, campaign
 from fuzz.findings import Accepted, Finding, accept, distinct
+from fuzz.forked import spawned
 from impl.child import ChildEngine
 from impl.engines import OWN_ENGINES, EngineSubject, local_engine
 from impl.errors import SubjectError
@@ -137,9 +137,8 @@ def levels_of(name: str) -> tuple[str, ...]:
 
 def run(options: Options, progress: Progress) -> Iterator[RunReport]:
     """Run all targets; each report comes as soon as its target is done. SubjectError where one can't be had."""
-    context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        options.workers, mp_context=context, initializer=start_worker, initargs=(options.device,)
+        options.workers, mp_context=spawned(), initializer=start_worker, initargs=(options.device,)
     ) as pool:
         schedules = [_Schedule(target, options) for target in options.targets]
         running: dict[Future[object], _Schedule] = {}

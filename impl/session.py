@@ -17,6 +17,7 @@ from impl.contents import Contents
 from impl.emulator.launch import Emulator
 from impl.fence import Fence
 from impl.kvpool import KVPool
+from oracle.flawed import first_that_grows, new_pages, told
 from oracle.ops import METHODS, Config, Restore
 from oracle.traits import Traits
 from oracle.verdict import Observation
@@ -225,11 +226,10 @@ class Session:
         return self._tensor(self.slots(call.runs), taken)
 
     def _ask_batch(self, call: BatchCall, taken: list[torch.Tensor]) -> Any:
-        prefix, seq, total = list(call.prefix), list(call.seq), call.total
+        prefix, seq, total = told(call)
         last = [self.slot(slot) for slot in call.last]
-        more: dict[str, int] = {}
-        if call.flaw:
-            total, more = self._flawed_numbers(call, prefix, seq, last)
+        if call.flaw == "last_loc":
+            last[first_that_grows(call)] += 1
         bench, allocator = self.bench, self.allocator
         if bench.fence is not None:
             bench.fence.surround(allocator)
@@ -244,36 +244,14 @@ class Session:
             given["seq_lens_cpu"] = self._mirror(seq, taken)
         given["last_loc"] = self._tensor(last, taken)
         if call.flaw:
-            _spoil(given, call.flaw, _first_that_grows(call))
+            _spoil(given, call.flaw, first_that_grows(call))
         arguments = given.values()
         if call.decode:
             return allocator.alloc_decode(*arguments)
-        if bench.counts_pages and not call.flaw and self.index % 3 == 0:
-            more["num_new_pages"] = _new_pages(call, self.config.page_size)
-        return allocator.alloc_extend(*arguments, total, **more)
-
-    def _flawed_numbers(
-        self, call: BatchCall, prefix: list[int], seq: list[int], last: list[int]
-    ) -> tuple[int, dict[str, int]]:
-        """Spoils the numbers of the first request that grows; gives the total, and num_new_pages where it lies."""
-        size, total = self.config.page_size, call.total
-        first = _first_that_grows(call)
-        match call.flaw:
-            case "total":
-                total += 1
-            case "shrinks":
-                total -= seq[first] - prefix[first] + 1
-                seq[first] = prefix[first] - 1
-            case "negative" if call.decode:
-                seq[first] = 0
-            case "negative":
-                total += 1 + prefix[first]
-                prefix[first] = -1
-            case "last_loc":
-                last[first] += 1
-            case "new pages":
-                return total, {"num_new_pages": _new_pages(call, size) + 1}
-        return total, {}
+        if call.flaw == "new pages" or (bench.counts_pages and not call.flaw and self.index % 3 == 0):
+            pages = new_pages(call, self.config.page_size)
+            return allocator.alloc_extend(*arguments, total, num_new_pages=pages)
+        return allocator.alloc_extend(*arguments, total)
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -414,14 +392,6 @@ def attributes_of(allocator: Any, config: Config, names: frozenset[str], device:
         if name == "device" and torch.device(got).type != torch.device(device).type:
             return f"device is {got}, and {device} is right"
     return ""
-
-
-def _new_pages(call: BatchCall, page_size: int) -> int:
-    return sum(-(-s // page_size) + (-p // page_size) for p, s in zip(call.prefix, call.seq, strict=True))
-
-
-def _first_that_grows(call: BatchCall) -> int:
-    return next((i for i, (p, s) in enumerate(zip(call.prefix, call.seq, strict=True)) if s > p), 0)
 
 
 def _spoil(given: dict[str, Any], flaw: str, first: int) -> None:

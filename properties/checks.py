@@ -22,6 +22,7 @@ from impl.subject import Subject
 from oracle.batch import Batch
 from oracle.ops import Case, Config
 from oracle.verdict import Violation
+from oracle.world import Step
 from properties.judged import Broken, HarnessError, Outcome, judged
 from properties.kernels import check_batch, draw_batch
 from properties.machines import machine_for
@@ -106,12 +107,8 @@ def sequences(
     """Every answer to generated sequences of operations keeps all promises of the level."""
     for example in range(count):
         source = SeededSource(f"{run_seed}/{example}")
-        case, steps = generate_planned(source, subject.space, subject.traits, level, avoid)
-        outcome = judged(subject, case, level, steps=steps)
-        tally.add(outcome.operations)
-        tally.points.update(outcome.points())
-        if outcome.violation is not None:
-            raise Broken(outcome)
+        made = generate_planned(source, subject.space, subject.traits, level, avoid)
+        _hold(subject, level, made, tally)
 
 
 def misuse(
@@ -120,12 +117,18 @@ def misuse(
     """Every kind of bad call, in turn, does no harm where it is not refused; at hardened level it is refused."""
     for example in range(count):
         source = SeededSource(f"{run_seed}/{example}")
-        case, steps = generate_misuse(example, source, subject.space, subject.traits, level, avoid)
-        outcome = judged(subject, case, level, steps=steps)
-        tally.add(outcome.operations)
-        tally.points.update(outcome.points())
-        if outcome.violation is not None:
-            raise Broken(outcome)
+        made = generate_misuse(example, source, subject.space, subject.traits, level, avoid)
+        _hold(subject, level, made, tally)
+
+
+def _hold(subject: Subject, level: str, made: tuple[Case, list[Step]], tally: Tally) -> None:
+    """One case with its plan, judged and counted, points included."""
+    case, steps = made
+    outcome = judged(subject, case, level, steps=steps)
+    tally.add(outcome.operations)
+    tally.points.update(outcome.points())
+    if outcome.violation is not None:
+        raise Broken(outcome)
 
 
 def state_machine(

@@ -19,22 +19,13 @@ from impl.subject import OWN, LocalSubject, own
 from impl.torch_engine import TorchEngine
 from oracle.codes import CODES, LEVELS
 from oracle.ops import Alloc, Case, Config, Decode, Extend, Grow
-from properties.checks import CHECKS, BatchBroken, Tally, plan_of, plan_of_engine, run_task
-from properties.judged import Broken, judged
+from properties.checks import CHECKS, BatchBroken, Tally, plan_of_engine, run_task
+from properties.judged import judged
+from tests.broken import broken_by
 
 SEEDS, ENOUGH = range(5), 2  # the rarest are missed by every second run of this budget
 PATCHED = [defect.id for defect in CATALOGUE.values() if isinstance(defect.fault, Patch)]
 DEEP = 4  # operations that a hard one needs
-
-
-def first_broken(subject, check, level, seed, budget="ci"):
-    for task in plan_of(subject, budget, level):
-        if task.check == check:
-            try:
-                run_task(task, subject, level, seed, Tally())
-            except Broken as broken:
-                return broken.outcome.violation
-    return None
 
 
 @pytest.fixture
@@ -55,7 +46,7 @@ def test_defect_is_found_under_a_code_that_it_names(name, named):
     defect, subject = CATALOGUE[name], named(name)
     found = 0
     for seed in SEEDS:
-        violation = first_broken(subject, defect.check, defect.level, seed)
+        violation = broken_by(defect.check, subject, defect.level, "ci", seed)
         if violation is not None:
             assert violation.code in defect.codes
             found += 1
@@ -69,7 +60,7 @@ def test_defect_is_found_under_a_code_that_it_names(name, named):
     sorted({(defect.part, defect.check, defect.level) for defect in CATALOGUE.values()}),
 )
 def test_its_base_passes_the_same_check(part, check, level):
-    assert first_broken(own(part), check, level, 0, budget="quick") is None
+    assert broken_by(check, own(part), level, "quick", 0) is None
 
 
 # -- the catalogue -------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from impl.names import local
 from impl.subject import own
 from impl.torch_engine import TorchEngine
 from properties.checks import CHECKS, BatchBroken, Tally, plan_of, plan_of_engine, run_task
-from properties.judged import Broken
 from properties.relations import RELATIONS
+from tests.broken import broken_by
 from tests.planted import ENGINES
 
 SEEDS = range(3)
@@ -41,16 +41,6 @@ CATCHES = [
 ]
 # Faults that only a comparison of two runs shows: each run by itself keeps every promise of the contract.
 ONLY_IN_TWO_RUNS = [name for name, defect in CATALOGUE.items() if defect.check.startswith("relation ")]
-
-
-def broken_by(check, subject, level, budget, seed):
-    for task in plan_of(subject, budget, level):
-        if task.check == check:
-            try:
-                run_task(task, subject, level, seed, Tally())
-            except Broken as broken:
-                return broken.outcome.violation
-    return None
 
 
 def test_every_check_has_a_fault_of_its_own():
