@@ -409,7 +409,6 @@ _SPOILT = {
     "dtype": ".float()",
     "shape": "[None]",
     "tensor": ".tolist()",
-    "device": '.to("meta")',
 }
 
 
