@@ -68,7 +68,7 @@ class ComputesBeforeCounting(PagedAllocator):
 
     def alloc_extend(self, *batch: Any, **more: Any) -> torch.Tensor | None:
         prefix_lens, _, seq_lens, _, last_loc, extend_num_tokens = batch
-        self._extend(prefix_lens, seq_lens, last_loc, extend_num_tokens)
+        self._extend(prefix_lens, seq_lens, last_loc, extend_num_tokens, len(self._free_list))
         return super().alloc_extend(*batch, **more)
 
 
@@ -199,7 +199,7 @@ DEFECTS = (
     Defect("F24", "paged", ComputesBeforeCounting, "EXHAUST",
            seen="a kernel that reads past the free list before anyone compared lengths", shortest=1),
     Defect("F28", "paged", ForecastIgnoresBatch, "EXHAUST", seen="a forecast below what the kernel takes", shortest=1),
-    Defect("F28-decode", "paged", DecodeCountsOneLate, "CONSERVE UNIQUE EXHAUST",
+    Defect("F28-decode", "paged", DecodeCountsOneLate, "CONSERVE UNIQUE EXHAUST RANGE",
            seen="a host that counts other pages than the kernel takes", shortest=1),
     Defect("F29", "paged", CutsToShortest, "REJECT UNIQUE", "hardened",
            "a batch whose lengths differ is not refused before launch", 1),
