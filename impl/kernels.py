@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from impl.pages import PageList
 from impl.torch_engine import TorchEngine
 
 SPAN = tl.constexpr(8)  # words of marks that one sum is for
+TOLD = tl.constexpr(48)  # bits of a place in a list, below the ticket
 # Of one extend, and of one page: kernels sum up tokens and pages, and count lanes, in 32 bits. `impl.proofs` says
 # why this much; what is more goes to the torch engine.
 MOST_TOKENS = MOST_PAGE = (1 << 31) - (1 << 12)
@@ -216,7 +216,7 @@ def _ones(word):
     return ((word * 0x01010101) >> 24) & 0xFF
 
 
-@triton.jit(do_not_specialize=list(range(10)))
+@triton.jit(do_not_specialize=list(range(12)))
 def free_kernel(
     slots_ptr,
     marks_ptr,
@@ -224,15 +224,19 @@ def free_kernel(
     found_ptr,
     pages_ptr,
     base_ptr,
+    news_ptr,
     count,
     most,
     offset,
     capacity,
+    ticket,
     PAGE: tl.constexpr,
     LANES: tl.constexpr,
     FEW: tl.constexpr,
 ):
     """Put the distinct pages of `count` slots, sorted, before the list that starts at base + offset; move base.
+
+    `news` is memory of the host, and is told the new base together with the ticket of this free.
 
     One program: barriers order what its lanes update. `marks` has a bit a page, 32 in a word, and `sums` a number
     for each SPAN words; both hold zeros before and after. A page is found by the lane that sets its bit. Page 0
@@ -285,7 +289,9 @@ def free_kernel(
     for at in range(0, most // (32 * SPAN) + 1, LANES):
         j = at + tl.arange(0, LANES)
         tl.store(sums_ptr + j, tl.full((LANES,), 0, tl.int32), mask=j <= most // (32 * SPAN))
+    start = tl.maximum(start, 1)
     tl.store(base_ptr, start)
+    tl.store(news_ptr, (ticket.to(tl.int64) << TOLD) + start)
 
 
 KERNELS = {
@@ -420,32 +426,43 @@ class TritonEngine:
             return
         scratch = self._scratch.get((listed.most, slots.device))
         if scratch is None:
-            scratch = Scratch.of(self.most_freed, listed.most, slots.device)
+            scratch = Scratch(self.most_freed, listed.most, slots.device)
             self._scratch[listed.most, slots.device] = scratch
-        tensors = (slots.contiguous(), scratch.marks, scratch.sums, scratch.found, listed.memory, listed.base)
-        numbers = (count, listed.most, listed.offset, listed.memory.numel())
+        ticket = scratch.next_ticket()
+        tensors = (
+            slots.contiguous(), scratch.marks, scratch.sums, scratch.found, listed.memory, listed.base, scratch.news,
+        )  # fmt: skip
+        numbers = (count, listed.most, listed.offset, listed.memory.numel(), ticket)
         lanes = self.freed(count)
         self._free(1, tensors, numbers, (page_size, lanes, lanes // 4), 8)
-        listed.moved(listed.base)
+        listed.moved(listed.base, functools.partial(scratch.told, ticket))
 
 
-@dataclass(frozen=True)
 class Scratch:
-    """What `free_kernel` works on beside the list; all zeros between frees, but for `found`."""
+    """What `free_kernel` works on beside the list: `marks` and `sums`, all zeros between frees, `found`, and `news`.
 
-    marks: torch.Tensor
-    sums: torch.Tensor
-    found: torch.Tensor
+    `news` is one number on the host that kernels write. Of lists that share it only the last one freed to is told.
+    """
 
-    @classmethod
-    def of(cls, slots: int, most: int, device: torch.device) -> Scratch:
+    def __init__(self, slots: int, most: int, device: torch.device) -> None:
         """For frees of so many slots at most, in pages up to `most`."""
         sums = most // (32 * SPAN.value) + 1
-        return cls(
-            torch.zeros(sums * SPAN.value, dtype=torch.int64, device=device),
-            torch.zeros(sums, dtype=torch.int32, device=device),
-            torch.empty(slots, dtype=torch.int64, device=device),
-        )
+        self.marks = torch.zeros(sums * SPAN.value, dtype=torch.int64, device=device)
+        self.sums = torch.zeros(sums, dtype=torch.int32, device=device)
+        self.found = torch.empty(slots, dtype=torch.int64, device=device)
+        self.news = torch.zeros(1, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._seen = self.news.numpy()
+        self._ticket = 0
+
+    def next_ticket(self) -> int:
+        """One that no launch still to run has: queues of launches are far shorter than 2^15."""
+        self._ticket = self._ticket % ((1 << 15) - 1) + 1
+        return self._ticket
+
+    def told(self, ticket: int) -> int | None:
+        """The base that the free with this ticket left, once it is known here."""
+        news = int(self._seen[0])
+        return news & ((1 << TOLD.value) - 1) if news >> TOLD.value == ticket else None
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+
+News = Callable[[], int | None]
 
 
 class PageList:
@@ -10,7 +14,8 @@ class PageList:
 
     A free writes the pages that come back into the room before the list, or behind it. How many distinct pages
     the freed slots lie in only the device knows: the list then starts at `base + offset`, `base` being a number on
-    the device. Whoever asks for `start` or the length waits for it, once; `least`, `head` and `drop` never wait.
+    the device. A kernel can leave word of it on the host (`news`), which is heard as soon as it is there. Whoever
+    asks for `start` or the length earlier waits for the device, once; `least`, `head` and `drop` never wait.
 
     memory: 1-D. Row 0 is no part of any list: what has to be written and is not wanted goes there.
     most: the highest page number.
@@ -18,10 +23,11 @@ class PageList:
 
     def __init__(self, memory: torch.Tensor, start: int, end: int, most: int) -> None:
         self.memory, self.end, self.most = memory, end, most
-        self.offset = start
         self.base = torch.zeros(1, dtype=torch.int64, device=memory.device)
-        self.least = end - start
+        self.offset = start
         self._start: int | None = start
+        self._least = end - start
+        self._news: News | None = None
 
     @classmethod
     def of(cls, pages: torch.Tensor, most: int) -> PageList:
@@ -33,11 +39,15 @@ class PageList:
     @property
     def start(self) -> int:
         """Where the list starts. Waits for the device if it alone knows."""
-        if self._start is None:
-            self._start = self.offset = max(1, int(self.base) + self.offset)
-            self.base = torch.zeros_like(self.base)
-            self.least = self.end - self._start
+        if not self._heard():
+            self._start = int(self.base) + self.offset
+        assert self._start is not None
         return self._start
+
+    @property
+    def least(self) -> int:
+        """The length, or what is known of it: not more than it is."""
+        return self.end - self._start if self._heard() and self._start is not None else self._least
 
     @property
     def listed(self) -> torch.Tensor:
@@ -49,7 +59,7 @@ class PageList:
 
     def head(self, count: int) -> torch.Tensor:
         """The first `count` pages, of at least as many."""
-        if self._start is not None:
+        if self._heard() and self._start is not None:
             return self.memory[self._start : self._start + count]
         first = torch.arange(self.offset, self.offset + count, device=self.memory.device)
         return self.memory[first.add_(self.base)]
@@ -57,13 +67,23 @@ class PageList:
     def drop(self, count: int) -> None:
         """Take the first `count` pages off, of at least as many."""
         self.offset += count
-        self.least -= count
+        self._least -= count
         if self._start is not None:
             self._start += count
 
-    def moved(self, base: torch.Tensor) -> None:
-        """Start at `base`, a number on the device, from now on: before where the list started, or there."""
-        self.base, self.offset, self._start = base, 0, None
+    def moved(self, base: torch.Tensor, news: News | None = None) -> None:
+        """Start at `base`, a number on the device, from now on: before where the list started, or there.
+
+        news: gives that number as soon as the host was told, and None before.
+        """
+        self._least = self.least
+        self.base, self.offset, self._start, self._news = base, 0, None, news
+
+    def _heard(self) -> bool:
+        """Whether the start is known here, or has just become so."""
+        if self._start is None and self._news is not None and (told := self._news()) is not None:
+            self._start = told + self.offset
+        return self._start is not None
 
     def append(self, pages: torch.Tensor) -> None:
         """Put pages behind the list. Without room there the list moves, which makes room for many more."""
@@ -72,8 +92,8 @@ class PageList:
             listed = self.listed
             room = max(count, self.most // 2)
             self.memory = torch.cat((listed.new_empty(1), listed, listed.new_empty(room)))
-            self.offset = self._start = 1
+            self.base, self.offset, self._start = torch.zeros_like(self.base), 1, 1
             self.end = 1 + listed.numel()
         self.memory[self.end : self.end + count] = pages
         self.end += count
-        self.least += count
+        self._least += count

@@ -77,4 +77,4 @@ class TorchEngine:
         # One that is met again is written again; row 0 takes what is left out, or has no room.
         place = torch.where(inside, start + rank - 1, 0).clamp_(min=0)
         listed.memory[place] = pages.to(listed.memory.dtype)
-        listed.moved(start)
+        listed.moved(start.clamp_(min=1))

@@ -32,7 +32,7 @@ for name, kernel in kernels.KERNELS.items():
     for out in ("i32", "i64"):
         for lens in ("i32", "i64"):
             types = dict.fromkeys(("out_ptr", "free_ptr", "pages_ptr"), "*" + out) | {"sums_ptr": "*i32"}
-            types |= dict.fromkeys(("bs", "count", "most", "offset", "capacity"), "i32")
+            types |= dict.fromkeys(("bs", "count", "most", "offset", "capacity", "ticket"), "i32")
             types |= dict.fromkeys(("prefix_ptr", "seq_ptr", "last_loc_ptr", "slots_ptr"), "*" + lens)
             types |= dict.fromkeys(constants, "constexpr")
             signature = {argument: types.get(argument, "*i64") for argument in kernel.arg_names}

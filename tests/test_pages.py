@@ -100,6 +100,25 @@ def test_a_length_is_read_back_once_and_only_if_it_is_asked_for():
     assert len(seen.waits) == 1
 
 
+def test_word_of_a_free_is_heard_without_a_wait(engine):
+    if isinstance(engine, TorchEngine):
+        pytest.skip("leaves no word")
+    listed, other = PageList.of(torch.tensor([7, 8]), 8), PageList.of(torch.tensor([8]), 8)
+    engine.put_before(torch.tensor([4, 8]), listed, 4)
+    with Recorded() as seen:
+        assert (listed.least, len(listed)) == (4, 4)
+    assert not seen.waits
+    engine.put_before(torch.tensor([16, 12]), listed, 4)
+    engine.put_before(torch.tensor([28]), other, 4)  # overwrites what was left for the first list
+    with Recorded() as seen:
+        assert listed.head(6).tolist() == [3, 4, 1, 2, 7, 8]
+        assert other.listed.tolist() == [7, 8]
+    assert not seen.waits
+    with Recorded() as seen:
+        assert len(listed) == 6
+    assert len(seen.waits) == 1
+
+
 def test_a_list_that_grows_behind_keeps_its_order():
     listed = PageList.of(torch.arange(1, 5), 4)
     expected = [1, 2, 3, 4]
