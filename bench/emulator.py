@@ -36,9 +36,10 @@ def engines(release: str, emulator: Emulator) -> tuple[IndexEngine, IndexEngine]
 
         loaded = sglang.load(sglang.fetch(release))
         return ReleaseEngine(loaded), ReleaseEngine(loaded, emulator)
-    from impl.kernels import TritonEngine, decode_kernel, extend_kernel
+    from impl.kernels import KERNELS, TritonEngine
 
-    return TritonEngine(), TritonEngine(emulator.kernel(extend_kernel), emulator.kernel(decode_kernel))
+    emulated = {name: emulator.kernel(kernel) for name, kernel in KERNELS.items()}
+    return TritonEngine(), TritonEngine(emulated)
 
 
 class Timed:

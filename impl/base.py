@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from impl.pages import PageList
+
 _INTEGER_DTYPES = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 
 
@@ -247,17 +249,36 @@ def copy_group(group: list[Freed] | None) -> tuple[Freed, ...] | None:
 class PoolAllocator(BaseAllocator):
     """One pool: a free list and a release list of pages, from which `alloc` takes whole pages.
 
-    Token is the case of page size 1. Subclasses say in which order frees come back (`_returned`, `_join`).
+    Token is the case of page size 1. Subclasses say in which order frees come back (`_list_again`).
     """
 
-    free_pages: torch.Tensor
-    release_pages: torch.Tensor
+    _free_list: PageList
+    _release_list: PageList
+
+    @property
+    def free_pages(self) -> torch.Tensor:
+        """The free list, in order: a view that the next operation may change. Waits for a free on the device."""
+        return self._free_list.listed
+
+    @free_pages.setter
+    def free_pages(self, pages: torch.Tensor) -> None:
+        self._free_list = PageList.of(pages, self.num_pages)
+
+    @property
+    def release_pages(self) -> torch.Tensor:
+        """The release list, likewise."""
+        return self._release_list.listed
+
+    @release_pages.setter
+    def release_pages(self, pages: torch.Tensor) -> None:
+        self._release_list = PageList.of(pages, self.num_pages if self.need_sort else 0)
 
     def clear(self) -> None:
         """List pages 1..num_pages as free, in order; no group is open."""
         # Page 0 is not listed: attention writes the outputs of padded tokens there.
         self.free_pages = torch.arange(1, self.num_pages + 1, dtype=self.index_dtype, device=self._device)
         self.release_pages = self.free_pages.new_empty(0)
+        self._offsets = torch.arange(self.page_size, dtype=self.index_dtype, device=self._device)
         self._group = None
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
@@ -268,11 +289,11 @@ class PoolAllocator(BaseAllocator):
 
     def available_size(self) -> int:
         """Slots of the pages in both lists."""
-        return (self.free_pages.numel() + self.release_pages.numel()) * self.page_size
+        return (len(self._free_list) + len(self._release_list)) * self.page_size
 
     def merge_and_sort_free(self) -> None:
         """Move the release list into the free list and sort it; an empty one changes nothing."""
-        if self.release_pages.numel():
+        if len(self._release_list):
             self.free_pages = torch.cat((self.free_pages, self.release_pages)).sort().values
             self.release_pages = self.free_pages.new_empty(0)
 
@@ -284,7 +305,7 @@ class PoolAllocator(BaseAllocator):
         """Go back to a snapshot, any number of times. TypeError if it is none of a pool."""
         if not isinstance(state, PoolState):
             raise TypeError(f"restore_state takes what backup_state gave, not {type(state).__name__}.")
-        self.free_pages, self.release_pages = state.free_pages.clone(), state.release_pages.clone()
+        self.free_pages, self.release_pages = state.free_pages, state.release_pages  # copied
         self._group = None if state.group is None else list(state.group)
 
     def get_cpu_copy(self, indices: torch.Tensor) -> Any:
@@ -302,44 +323,36 @@ class PoolAllocator(BaseAllocator):
         return size // self.page_size
 
     def _merge_if_short(self, demand: int) -> None:
-        if self.need_sort and demand > self.free_pages.numel():
+        if self.need_sort and demand > self._free_list.least and demand > len(self._free_list):
             self.merge_and_sort_free()
 
     def _fits(self, pages: int) -> bool:
-        # The release list counts: a demand that exceeds the free list merges the two before it is met.
-        return pages <= self.free_pages.numel() + self.release_pages.numel()
+        # The release list counts: a demand that exceeds the free list merges the two before it is met. What the
+        # device alone knows is asked for only if it matters.
+        return pages <= self._free_list.least or pages <= len(self._free_list) + len(self._release_list)
 
     def _take(self, pages: int) -> torch.Tensor:
         """The slots of the first `pages` free pages, in memory of their own."""
-        taken = self.free_pages[:pages]
+        taken = self._free_list.head(pages)
         self._drop_head(pages)
         if self.page_size == 1:
             return taken.clone()
-        offsets = torch.arange(self.page_size, dtype=self.index_dtype, device=self._device)
-        return (taken[:, None] * self.page_size + offsets).reshape(-1)
+        return torch.add(self._offsets, taken[:, None], alpha=self.page_size).reshape(-1)
 
     def _drop_head(self, pages: int) -> None:
-        self.free_pages = self.free_pages[pages:]
+        self._free_list.drop(pages)
 
     def _give_back(self, freed: list[Freed]) -> None:
         slots = freed[0].slots if len(freed) == 1 else torch.cat([entry.slots for entry in freed])
         self._put(slots)
 
     def _put(self, slots: torch.Tensor) -> None:
-        """List the pages of `slots` again. `torch.cat` copies: no list shares the caller's memory."""
-        pages = self._returned(slots.long()).to(self.index_dtype)
-        if self.need_sort:
-            self.release_pages = self._join(self.release_pages, pages)
-        else:
-            self.free_pages = self._join(self.free_pages, pages)
+        """List the pages of `slots` again."""
+        self._list_again(slots, self._release_list if self.need_sort else self._free_list)
 
     @abc.abstractmethod
-    def _returned(self, slots: torch.Tensor) -> torch.Tensor:
-        """The pages that a free of `slots` gives back, in the order in which they are listed."""
-
-    @abc.abstractmethod
-    def _join(self, listed: torch.Tensor, returned: torch.Tensor) -> torch.Tensor:
-        """A new list out of one and the pages that come back to it."""
+    def _list_again(self, slots: torch.Tensor, listed: PageList) -> None:
+        """Put the pages that a free of `slots` gives back where they belong in a list."""
 
     def _held_pages(self, pending: torch.Tensor) -> torch.Tensor:
         """Debug mode: a bool for each page, true where a caller holds it and no slot of it is `pending`."""

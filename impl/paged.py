@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 
 from impl.base import PoolAllocator, check_count, check_vector, refuse
+from impl.pages import PageList
 from impl.torch_engine import TorchEngine
 
 
@@ -104,7 +105,7 @@ class PagedAllocator(PoolAllocator):
         self._merge_if_short(self.estimated_num_new_pages(prefix_lens.numel(), extend_num_tokens))
         if not self._fits(need):
             return None
-        out = self._extend(prefix_lens, seq_lens, last_loc, extend_num_tokens)
+        out = self._extend(prefix_lens, seq_lens, last_loc, extend_num_tokens, need)
         self._drop_head(need)
         return out
 
@@ -119,7 +120,7 @@ class PagedAllocator(PoolAllocator):
         self._merge_if_short(seq_lens.numel())
         if not self._fits(need):
             return None
-        out = self._decode(seq_lens, last_loc)
+        out = self._decode(seq_lens, last_loc, need)
         self._drop_head(need)
         return out
 
@@ -141,11 +142,12 @@ class PagedAllocator(PoolAllocator):
         prefix = _mirror("prefix_lens_cpu", prefix_lens_cpu, bs)
         seq = _mirror("seq_lens_cpu", seq_lens_cpu, bs)
         total = check_count("extend_num_tokens", extend_num_tokens)
-        if bool((prefix < 0).any()) or bool((prefix > seq).any()):
+        grow = seq - prefix
+        if bs and (prefix.min() < 0 or grow.min() < 0):
             raise ValueError(
                 f"A request needs 0 <= prefix_len <= seq_len, but {prefix} and {seq} were given."
             )
-        growth = int((seq - prefix).sum())
+        growth = int(grow.sum())
         if growth != total:
             raise ValueError(f"extend_num_tokens is {total}, but the requests grow by {growth}.")
         need = self._new_pages(prefix, seq)
@@ -159,25 +161,25 @@ class PagedAllocator(PoolAllocator):
         bs = seq_lens.numel()
         check_vector("last_loc", last_loc, self._device, bs)
         seq = _mirror("seq_lens_cpu", seq_lens_cpu, bs)
-        if bool((seq < 1).any()):
+        if bs and seq.min() < 1:
             raise ValueError(f"Each request of a decode needs seq_len >= 1, but {seq} was given.")
-        return self._new_pages(seq - 1, seq)
+        return int(np.count_nonzero(seq % self.page_size == 1 % self.page_size))
 
     def _new_pages(self, prefix: npt.NDArray[np.int64], seq: npt.NDArray[np.int64]) -> int:
         # -(-n // P) is n / P rounded up.
         return int((-(-seq // self.page_size) + (-prefix // self.page_size)).sum())
 
     def _extend(
-        self, prefix_lens: torch.Tensor, seq_lens: torch.Tensor, last_loc: torch.Tensor, total: int
+        self, prefix_lens: torch.Tensor, seq_lens: torch.Tensor, last_loc: torch.Tensor, total: int, need: int
     ) -> torch.Tensor:
         """The slots of an extend that fits; the free list stays as it is until `_drop_head`."""
         out = torch.empty(total, dtype=self.index_dtype, device=self._device)
-        self.engine.extend(prefix_lens, seq_lens, last_loc, self.free_pages, out, self.page_size)
+        self.engine.extend(prefix_lens, seq_lens, last_loc, self._free_list.head(need), out, self.page_size)
         return out
 
-    def _decode(self, seq_lens: torch.Tensor, last_loc: torch.Tensor) -> torch.Tensor:
+    def _decode(self, seq_lens: torch.Tensor, last_loc: torch.Tensor, need: int) -> torch.Tensor:
         out = torch.empty(seq_lens.numel(), dtype=self.index_dtype, device=self._device)
-        self.engine.decode(seq_lens, last_loc, self.free_pages, out, self.page_size)
+        self.engine.decode(seq_lens, last_loc, self._free_list.head(need), out, self.page_size)
         return out
 
     def _check_mirror(self, name: str, lens: torch.Tensor, lens_cpu: torch.Tensor) -> None:
@@ -203,12 +205,13 @@ class PagedAllocator(PoolAllocator):
         refuse(pages.bincount()[pages] > 1, inside, "last_loc in a page that two requests of the batch share")
         return inside
 
-    def _returned(self, slots: torch.Tensor) -> torch.Tensor:
-        pages: torch.Tensor = torch.unique(slots // self.page_size)
-        return pages
+    def _list_again(self, slots: torch.Tensor, listed: PageList) -> None:
+        # Engines need not have it: extend and decode are what they are for.
+        put_before = getattr(self.engine, "put_before", _TORCH.put_before)
+        put_before(slots, listed, self.page_size)
 
-    def _join(self, listed: torch.Tensor, returned: torch.Tensor) -> torch.Tensor:
-        return torch.cat((returned, listed))
+
+_TORCH = TorchEngine()
 
 
 def _mirror(name: str, lens_cpu: torch.Tensor, length: int) -> npt.NDArray[np.int64]:

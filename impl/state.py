@@ -3,7 +3,8 @@
 The state is everything that can be reached from the object: tensors by dtype, shape and values, numbers, texts,
 containers in their order, objects of any class, and which tensors lie over each other in memory. Left out are
 KV caches, modules, functions, and what lies in a tensor's storage outside of the tensor: only an operator that
-reads outside of its arguments could tell, and that is what guard zones are for.
+reads outside of its arguments could tell, and that is what guard zones are for. A class of ours that keeps room for
+later says itself what of it counts (`Roomy`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import marshal
 from collections.abc import Iterable
 from hashlib import blake2b
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, NoneType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,13 @@ PLAIN = frozenset((int, bool, str, float, bytes, NoneType))
 SETTINGS = frozenset((torch.dtype, torch.device, torch.Size))
 NAMED = (FunctionType, BuiltinFunctionType, ModuleType, type)
 KV_CACHES = frozenset(("_kvcache", "kvcache"))  # as allocators call what they keep for `get_kvcache`
+
+
+class Roomy(Protocol):
+    """An object with room in memory that it writes before it reads: more than tells it from another one."""
+
+    def compared(self) -> tuple[Any, tuple[torch.Tensor, ...]]:
+        """What tells it from another one, and the tensors of which only the place counts. Changes nothing."""
 
 
 class UnreadableError(Exception):
@@ -90,6 +98,10 @@ class State:
         if not _is_attributes(kind):
             raise UnreadableError(f"{where} holds a {kind.__module__}.{kind.__qualname__}")
         read: list[Any] = [kind.__qualname__]
+        if hasattr(kind, "compared"):
+            compared, rooms = value.compared()
+            self.spans += map(span, rooms)
+            return [*read, self._read(compared, kind.__qualname__)]
         for name, entry in value.__dict__.items():
             if type(entry) in PLAIN:
                 read.append((name, entry))

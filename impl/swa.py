@@ -167,8 +167,8 @@ class SwaAllocator(BaseAllocator):
         demand = self.estimated_num_new_pages(prefix_lens.numel(), extend_num_tokens)
         full._merge_if_short(demand)
         swa._merge_if_short(demand)
-        full_slots = full._extend(prefix_lens, seq_lens, last_loc, extend_num_tokens)
-        swa_slots = swa._extend(prefix_lens, seq_lens, swa_last_loc, extend_num_tokens)
+        full_slots = full._extend(prefix_lens, seq_lens, last_loc, extend_num_tokens, need)
+        swa_slots = swa._extend(prefix_lens, seq_lens, swa_last_loc, extend_num_tokens, need)
         full._drop_head(need)
         swa._drop_head(need)
         return self._mapped(full_slots, swa_slots)
@@ -188,8 +188,8 @@ class SwaAllocator(BaseAllocator):
         swa_last_loc = self._swa_last_loc(prefix_lens, seq_lens, last_loc)
         full._merge_if_short(seq_lens.numel())
         swa._merge_if_short(seq_lens.numel())
-        full_slots = full._decode(seq_lens, last_loc)
-        swa_slots = swa._decode(seq_lens, swa_last_loc)
+        full_slots = full._decode(seq_lens, last_loc, need)
+        swa_slots = swa._decode(seq_lens, swa_last_loc, need)
         full._drop_head(need)
         swa._drop_head(need)
         return self._mapped(full_slots, swa_slots)
@@ -224,16 +224,18 @@ class SwaAllocator(BaseAllocator):
     def _give_back(self, freed: list[Freed]) -> None:
         slots = torch.cat([entry.slots.long() for entry in freed])
         swa_slots = self.full_to_swa_index_mapping[slots]
-        mapped = swa_slots > 0
-        swa_slots, pages = swa_slots[mapped], slots[mapped] // self.page_size
         full_slots = self._freed_slots(freed)
         if full_slots.numel():
             self.full_attn_allocator._put(full_slots)
-        if swa_slots.numel():
-            # Paged pools find the distinct pages themselves.
-            self.swa_attn_allocator._put(swa_slots if self._paged else _first_occurrences(swa_slots))
+        if self._paged:
+            # They find the distinct pages themselves, and leave page 0 out: where the SWA part is gone already.
+            self.swa_attn_allocator._put(swa_slots)
+        elif (mapped := swa_slots[swa_slots > 0]).numel():
+            self.swa_attn_allocator._put(_first_occurrences(mapped))
         # Whole pages: a request that was cut back leaves entries of tokens that no free names.
-        self.full_to_swa_index_mapping[:-1].view(-1, self.page_size)[pages] = 0
+        self.full_to_swa_index_mapping[:-1].view(-1, self.page_size).index_fill_(
+            0, slots // self.page_size, 0
+        )
 
     def _check_free(self, slots: torch.Tensor, *, full: bool) -> None:
         self.full_attn_allocator._check_held(slots)

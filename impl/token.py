@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from impl.base import PoolAllocator
+from impl.pages import PageList
 
 
 class TokenAllocator(PoolAllocator):
@@ -27,8 +28,5 @@ class TokenAllocator(PoolAllocator):
         super().__init__(size, 1, dtype, device, kvcache, need_sort, debug=debug)
         self.clear()
 
-    def _returned(self, slots: torch.Tensor) -> torch.Tensor:
-        return slots
-
-    def _join(self, listed: torch.Tensor, returned: torch.Tensor) -> torch.Tensor:
-        return torch.cat((listed, returned))
+    def _list_again(self, slots: torch.Tensor, listed: PageList) -> None:
+        listed.append(slots)

@@ -2,6 +2,8 @@
 
 import torch
 
+from impl.pages import PageList
+
 
 class TorchEngine:
     """The index engine (`impl.paged.IndexEngine`) without kernels, loops over requests or device reads."""
@@ -16,25 +18,32 @@ class TorchEngine:
         page_size: int,
     ) -> None:
         """Write the new slots of all requests to `out`, request after request, token after token."""
-        total = out.numel()
+        total, bs = out.numel(), prefix_lens.numel()
         if total == 0:
             return
-        prefix, seq = prefix_lens.long(), seq_lens.long()
+        prefix, seq, last = prefix_lens.long(), seq_lens.long(), last_loc.long()
         lens = seq - prefix
-        held = (prefix + (page_size - 1)) // page_size
-        new_pages = (seq + (page_size - 1)) // page_size - held
-        start = lens.cumsum(0) - lens
-        page_start = new_pages.cumsum(0) - new_pages
+        after = (seq + (page_size - 1)) // page_size
+        new = after - (prefix + (page_size - 1)) // page_size
+        listed = free_pages[:total].long()  # each new page holds a new token, so there are not more
 
-        # The request of each token. The output's size is known, so nothing waits for the device.
-        i = torch.repeat_interleave(lens, output_size=total)
-        k = torch.arange(total, device=out.device) - start[i]
-        pos = prefix[i] + k
-        new_page = pos // page_size - held[i]
-        # Inside the old page `new_page` is -1: the lookup then hits the row before, or the last by wrapping
-        # round. That row is there, and is not used.
-        page = _listed(free_pages)[page_start[i] + new_page].long()
-        out.copy_(torch.where(new_page < 0, last_loc[i] + k + 1, page * page_size + pos % page_size))
+        # A table of pages, by their first slots: each request's old page (or a row for it), then its new ones.
+        order = torch.arange(1, bs + 1, device=out.device)
+        ends = new.cumsum(0)
+        old = ends - new + order  # counted from 1: row 0 is nobody's
+        table = torch.zeros(1 + bs + listed.numel(), dtype=torch.int64, device=out.device)
+        is_new = torch.ones_like(table, dtype=torch.bool)
+        is_new[:1] = False
+        table.masked_scatter_(is_new.index_fill_(0, old, False), listed * page_size)
+        table.index_copy_(0, old, last - last % page_size)
+
+        # Token t of the output is at t + shift in a memory in which the table's pages lie one after the other.
+        shift = torch.add(seq - lens.cumsum(0), ends - after + order + 1, alpha=page_size)
+        at = torch.repeat_interleave(shift, lens, output_size=total).add_(
+            torch.arange(total, device=out.device)
+        )
+        table.sub_(torch.arange(table.numel(), device=out.device), alpha=page_size)
+        torch.add(table.index_select(0, at // page_size), at, out=out)
 
     def decode(
         self,
@@ -45,17 +54,27 @@ class TorchEngine:
         page_size: int,
     ) -> None:
         """Write each request's slot for token `seq_len - 1` to `out`."""
-        if out.numel() == 0:
+        bs, listed = out.numel(), free_pages.numel()
+        if bs == 0:
             return
-        opens = (seq_lens.long() - 1) % page_size == 0
-        # Before the first page is opened this is -1, as in extend.
-        page = _listed(free_pages)[opens.cumsum(0) - 1].long()
-        out.copy_(torch.where(opens, page * page_size, last_loc.long() + 1))
+        torch.add(last_loc, 1, out=out)
+        if listed == 0:
+            return  # then none is needed
+        slots = (free_pages if listed <= bs else free_pages[:bs]) * page_size
+        # The n-th request that opens a page takes the n-th page.
+        out.masked_scatter_(
+            seq_lens % page_size == 1 % page_size, slots if slots.dtype == out.dtype else slots.to(out.dtype)
+        )
 
-
-def _listed(free_pages: torch.Tensor) -> torch.Tensor:
-    """The free list, with one row even if it is empty.
-
-    On an empty list no request needs a page, but the lookup of the others still wants a row.
-    """
-    return free_pages if free_pages.numel() else free_pages.new_zeros(1)
+    def put_before(self, slots: torch.Tensor, listed: PageList, page_size: int) -> None:
+        """Put the distinct pages of `slots`, sorted, before a list. Page 0 and pages outside the pool are left out."""
+        pages = slots.long().div(page_size, rounding_mode="floor").sort().values
+        inside = (pages > 0) & (pages <= listed.most)
+        first = inside.clone()
+        first[1:] &= pages[1:] != pages[:-1]
+        rank = first.cumsum(0)
+        start = listed.base + listed.offset - rank[-1:]
+        # One that is met again is written again; row 0 takes what is left out, or has no room.
+        place = torch.where(inside, start + rank - 1, 0).clamp_(min=0)
+        listed.memory[place] = pages.to(listed.memory.dtype)
+        listed.moved(start.clamp_(min=1))

@@ -65,6 +65,14 @@ def test_misuse_is_refused_everywhere_in_the_tiny_world(name):
     assert result.closed == (name != "swa")
 
 
+@pytest.mark.parametrize("engine", ["triton", "emulator"])
+def test_kernels_lead_to_the_same_states_as_torch_operators(engine):
+    question = Question(Config("paged", 2, 2), "parity")
+    plain = explore(own("paged"), question, depth=3)
+    kernels = explore(local(f"paged[engine={engine}]"), question, depth=3)
+    assert (kernels.states, kernels.transitions, kernels.found) == (plain.states, plain.transitions, [])
+
+
 def test_a_world_with_a_snapshot_closes_too():
     plain = explore(own("token"), Question(Config("token", 1), "parity"))
     snapshot = explore(own("token"), Question(Config("token", 1), "parity", snapshot=True))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = {"cuda": "cubin", "hip": "hsaco"}
-KERNELS = ("extend_kernel", "decode_kernel")
+KERNELS = ("extend_kernel", "starts_kernel", "chunks_kernel", "decode_kernel", "free_kernel")
 
 # A process of its own: with TRITON_INTERPRET set, as in the rest of the suite, there is nothing to compile.
 COMPILE = """
@@ -26,17 +26,19 @@ from impl import kernels
 
 targets = {"cuda": GPUTarget("cuda", 90, 32), "hip": GPUTarget("hip", "gfx942", 64)}
 report = {"specialised": [], "binaries": {}}
-for name in ("extend_kernel", "decode_kernel"):
-    kernel = getattr(kernels, name)
+constants = {"PAGE": 24, "LANES": 256, "CHUNK": 256, "FEW": 64, "ALONE": False}
+for name, kernel in kernels.KERNELS.items():
     report["specialised"] += [p.name for p in kernel.params if not (p.is_constexpr or p.do_not_specialize)]
     for out in ("i32", "i64"):
         for lens in ("i32", "i64"):
-            types = {"out_ptr": "*" + out, "free_ptr": "*" + out, "TILE": "constexpr"}
-            types |= dict.fromkeys(("bs", "total", "page_size"), "i32")
-            types |= dict.fromkeys(("prefix_ptr", "seq_ptr", "last_loc_ptr"), "*" + lens)
+            types = dict.fromkeys(("out_ptr", "free_ptr", "pages_ptr"), "*" + out) | {"sums_ptr": "*i32"}
+            types |= dict.fromkeys(("bs", "count", "most", "offset", "capacity", "ticket"), "i32")
+            types |= dict.fromkeys(("prefix_ptr", "seq_ptr", "last_loc_ptr", "slots_ptr"), "*" + lens)
+            types |= dict.fromkeys(constants, "constexpr")
             signature = {argument: types.get(argument, "*i64") for argument in kernel.arg_names}
+            fixed = {argument: constants[argument] for argument in kernel.arg_names if argument in constants}
             for target in targets:
-                source = ASTSource(kernel, signature, {"TILE": kernels.TILE})
+                source = ASTSource(kernel, signature, fixed)
                 compiled = triton.compile(source, target=targets[target])
                 sizes = {stage: len(code) for stage, code in compiled.asm.items() if isinstance(code, bytes)}
                 report["binaries"][f"{name} {target} {out} {lens}"] = sizes

@@ -150,7 +150,7 @@ def test_the_gate_kills_what_it_can_see_and_nothing_else():
     assert "impl.base:PoolAllocator.alloc" not in prepared.undriven
     assert "impl.base:BaseAllocator.alloc_decode" in prepared.undriven
     wanted = {
-        ("PoolAllocator._drop_head", "self.free_pages = self.free_pages[pages:]", "(dropped)"): "finding",
+        ("PoolAllocator._drop_head", "self._free_list.drop(pages)", "(dropped)"): "finding",
         (
             "PoolAllocator.merge_and_sort_free",
             "self.release_pages = self.free_pages.new_empty(0)",

@@ -26,7 +26,7 @@ CANARY = Defect(
     "paged",
     Patch(
         "Every slot of a new page lies one too far, which no run can miss.",
-        "torch",
+        "formula",
         "page * page_size + pos % page_size))",
         "page * page_size + pos % page_size + 1))",
     ),

@@ -116,9 +116,8 @@ class HoldsFour(PoolAllocator):
 class EndReverses(TokenAllocator):
     """The end of a group lists its pages in another order than a free does."""
 
-    def _returned(self, slots: torch.Tensor) -> torch.Tensor:
-        pages = super()._returned(slots)
-        return pages.flip(0) if self._group else pages
+    def _put(self, slots: torch.Tensor) -> None:
+        super()._put(slots.flip(0) if self._group else slots)
 
 
 DEFECTS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from impl.defects.patches import Patch
 from impl.defects.record import Defect
 
-# Lines of impl.torch_engine.
+# Lines of impl.defects.formula.
 STORE = "out.copy_(torch.where(new_page < 0, last_loc[i] + k + 1, page * page_size + pos % page_size))"
 HELD = "held = (prefix + (page_size - 1)) // page_size"
 PAGE_START = "page_start = new_pages.cumsum(0) - new_pages"
@@ -16,15 +16,15 @@ DECODE_STORE = "out.copy_(torch.where(opens, page * page_size, last_loc.long() +
 AFTER = "\n        "  # a line of its own
 
 
-def _torch(about: str, old: str, new: str) -> Patch:
-    return Patch(about, "torch", old, new)
+def _formula(about: str, old: str, new: str) -> Patch:
+    return Patch(about, "formula", old, new)
 
 
 def _kernels(about: str, old: str, new: str) -> Patch:
     return Patch(about, "kernels", old, new)
 
 
-WRITES_TO_PAGE_END = _torch(
+WRITES_TO_PAGE_END = _formula(
     "An extend inside one page writes up to the page's end, over its neighbour's output.",
     STORE,
     STORE
@@ -38,85 +38,85 @@ WRITES_TO_PAGE_END = _torch(
         )
     ),
 )
-TAKES_TAIL_OF_OTHER_PAGE = _torch(
+TAKES_TAIL_OF_OTHER_PAGE = _formula(
     "An extend inside one page takes slots of a page that it did not count.",
     "torch.where(new_page < 0,",
     "torch.where((new_page < 0) & (new_pages[i] > 0),",
 )
-OLD_PAGE = _torch(
+OLD_PAGE = _formula(
     "What an extend adds to its old page lies one slot too far.",
     "last_loc[i] + k + 1,",
     "last_loc[i] + k + 2,",
 )
-FULL_PAGES = _torch(
+FULL_PAGES = _formula(
     "The full new pages of an extend lie one slot too far.",
     "page * page_size + pos % page_size))",
     "page * page_size + pos % page_size + (pos < seq[i] // page_size * page_size).long()))",
 )
-LAST_PAGE = _torch(
+LAST_PAGE = _formula(
     "The last new page of an extend, where it is not full, lies one slot too far.",
     "page * page_size + pos % page_size))",
     "page * page_size + pos % page_size + (pos >= seq[i] // page_size * page_size).long()))",
 )
-DECODE_STEP = _torch(
+DECODE_STEP = _formula(
     "A decode that goes on inside a page leaves out a slot.", "last_loc.long() + 1))", "last_loc.long() + 2))"
 )
-DECODE_END = _torch(
+DECODE_END = _formula(
     "A decode to a page's end takes the first slot of a page that it did not count.",
     "opens = (seq_lens.long() - 1) % page_size == 0",
     "opens = (seq_lens.long() - 1) % page_size * (seq_lens.long() % page_size) == 0",
 )
-ROUNDS_UP = _torch(
+ROUNDS_UP = _formula(
     "A prefix that ends with its page counts one page more, so that an extend runs on behind the last location.",
     HELD,
     "held = (prefix + page_size * (prefix > 0)) // page_size",
 )
-COUNTS_REQUESTS = _torch(
+COUNTS_REQUESTS = _formula(
     "The sum of the pages before a request counts requests, and not their pages.",
     PAGE_START,
     "page_start = (new_pages > 0).cumsum(0) - (new_pages > 0).long()",
 )
-FORGETS_FIRST = _torch(
+FORGETS_FIRST = _formula(
     "The sum of the pages before a request leaves the first one out.",
     PAGE_START,
     "page_start = (new_pages.cumsum(0) - new_pages - new_pages[0]).clamp(min=0)",
 )
-LAST_REQUEST = _torch(
+LAST_REQUEST = _formula(
     "The last request of three or more goes on from its neighbour's last location.",
     "torch.where(new_page < 0, last_loc[i] + k",
     "torch.where(new_page < 0, last_loc[torch.where((i > 1) & (i == lens.numel() - 1), i - 1, i)] + k",
 )
-FIRST_REQUEST = _torch(
+FIRST_REQUEST = _formula(
     "The first request of a decode of several always opens a page.",
     DECODE_PAGE,
     "opens[0] |= opens.numel() > 1" + AFTER + DECODE_PAGE,
 )
-PAGE_ORDER = _torch(
+PAGE_ORDER = _formula(
     "A request takes its new pages in falling order.",
     PAGE,
     "page = _listed(free_pages)[page_start[i] + torch.where(new_page < 0, new_page, new_pages[i] - 1 - new_page)].long()",
 )
-GATHERS_PAST_END = _torch(
+GATHERS_PAST_END = _formula(
     "A decode looks up a page for each request, also behind the last one that was counted.",
     "[opens.cumsum(0) - 1]",
     "[opens.cumsum(0) - opens.long()]",
 )
-NEEDS_A_ROW = _torch(
+NEEDS_A_ROW = _formula(
     "A decode for which no page is needed looks into a free list that is empty.",
     DECODE_PAGE,
     "page = free_pages[opens.cumsum(0) - 1].long()",
 )
-WRAPS = _torch(
+WRAPS = _formula(
     "Page times page size is computed in 16 bits (32 in the field: so that small pools show it).",
     "page * page_size + pos % page_size))",
     "(page * page_size).short().long() + pos % page_size))",
 )
-SHORT_OUTPUT = _torch(
+SHORT_OUTPUT = _formula(
     "An extend writes the first 64 slots of its answer, and zeros behind them.",
     STORE,
     STORE + AFTER + "out[64:] = 0",
 )
-NO_CARRY = _torch(
+NO_CARRY = _formula(
     "The pages of a decode are summed up in blocks of eight requests, without what the blocks before opened.",
     "[opens.cumsum(0) - 1]",
     "[torch.cat([block.cumsum(0) for block in opens.split(8)]) - 1]",
@@ -124,23 +124,34 @@ NO_CARRY = _torch(
 
 # Lines of impl.kernels.
 SEARCH = _kernels(
-    "The search for a token's request takes the one before where its tokens begin.", "start <= t", "start < t"
+    "The search for the request of a chunk goes on behind it.",
+    "(tl.sum(below.to(tl.int32), 0) - 1) * step",
+    "tl.sum(below.to(tl.int32), 0) * step",
 )
-HALVES = _kernels("The search for a token's request ends while two are left.", "while n > 1:", "while n > 2:")
+FIRST_AGAIN = _kernels(
+    "A chunk behind the first takes the request after its own.",
+    "request = tl.sum((known & (ends <=",
+    "request = 1 + tl.sum((known & (ends <=",
+)
 SECOND_SLOT = _kernels(
     "A decode that would take the second slot of a page opens one.",
-    "inside = pos % page_size != 0",
-    "inside = pos % page_size > 1",
+    "opens = (i < bs) & (pos % PAGE == 0)",
+    "opens = (i < bs) & (pos % PAGE <= 1)",
 )
 ANY_LANE = _kernels(
     "Lanes that need no page look one up too, before the free list or behind it.",
-    "page = tl.load(free_ptr + index, mask=live & ~inside, other=0).to(tl.int64)\n    slot = tl.where(inside, last_loc + 1 + k,",
-    "page = tl.load(free_ptr + index, mask=live, other=0).to(tl.int64)\n    slot = tl.where(inside, last_loc + 1 + k,",
+    "mask=live & (k >= room), other=0",
+    "mask=live, other=0",
 )
 FILLS_NOTHING = _kernels(
     "Lanes that a masked load leaves out, without a value to fill them, take part in a sum.",
-    "mask=live & ~inside, other=0).to(tl.int64)\n    slot = tl.where(inside, last_loc + 1, page * page_size)",
-    "mask=live & ~inside).to(tl.int64)\n    slot = tl.where(inside, last_loc + 1, 0) + page * page_size",
+    "mask=opens, other=0).to(tl.int64)\n    slot = tl.where(opens, page * PAGE, last_loc + 1)",
+    "mask=opens).to(tl.int64)\n    slot = tl.where(opens, 0, last_loc + 1) + page * PAGE",
+)
+NEIGHBOURS_ALONE = _kernels(
+    "A free counts a page again where it comes back to it.",
+    "new = turn & ((tl.where(turn, marked, 0) & bit) == 0)",
+    "new = turn",
 )
 
 PAGES = (2, 3, 4, 8, 16, 64)
@@ -170,6 +181,7 @@ DEFECTS = (
     Defect("page-order", "paged", PAGE_ORDER, "ORDER", "parity", shortest=1),
     Defect("no-carry", "paged", NO_CARRY, "UNIQUE ALIGN", shortest=1),
     Defect("kernel-search", "paged", SEARCH, "GUARD ALIGN UNIQUE RANGE EXHAUST", shortest=1),
-    Defect("kernel-halves", "paged", HALVES, "GUARD ALIGN UNIQUE RANGE EXHAUST", shortest=1),
+    Defect("kernel-first-again", "paged", FIRST_AGAIN, "GUARD ALIGN UNIQUE RANGE EXHAUST", shortest=1),
+    Defect("kernel-neighbours", "paged", NEIGHBOURS_ALONE, "GUARD UNIQUE CONSERVE GROUP", shortest=3),
     Defect("kernel-second-slot", "paged", SECOND_SLOT, "GUARD ALIGN UNIQUE RANGE EXHAUST", page_sizes=PAGES, shortest=2),
 )  # fmt: skip

@@ -14,7 +14,22 @@ from impl.paged import PagedAllocator
 from impl.token import TokenAllocator
 
 
-class RepeatsFirstPage(PagedAllocator):
+class PlainPages(PagedAllocator):
+    """Lists as plain tensors: which pages a free gives back is one method."""
+
+    def _put(self, slots: torch.Tensor) -> None:
+        pages = self._returned(slots.long()).to(self.index_dtype)
+        if self.need_sort:
+            self.release_pages = torch.cat((pages, self.release_pages))
+        else:
+            self.free_pages = torch.cat((pages, self.free_pages))
+
+    def _returned(self, slots: torch.Tensor) -> torch.Tensor:
+        pages: torch.Tensor = torch.unique(slots // self.page_size)
+        return pages
+
+
+class RepeatsFirstPage(PlainPages):
     """The first page of a free of several comes back twice."""
 
     def _returned(self, slots: torch.Tensor) -> torch.Tensor:
@@ -78,7 +93,7 @@ class FreesCallByCall(PagedAllocator):
             super()._give_back([entry])
 
 
-class MergesNeighboursAlone(PagedAllocator):
+class MergesNeighboursAlone(PlainPages):
     """Of one free, slots of a page count as one only where they lie side by side."""
 
     def _returned(self, slots: torch.Tensor) -> torch.Tensor:
@@ -162,8 +177,11 @@ class MergeDoesNotSort(PoolAllocator):
 class OtherEnd(TokenAllocator):
     """Freed pages go to the other end of the list: sound, but not the order that is claimed."""
 
-    def _join(self, listed: torch.Tensor, returned: torch.Tensor) -> torch.Tensor:
-        return super()._join(returned, listed)
+    def _put(self, slots: torch.Tensor) -> None:
+        if self.need_sort:
+            self.release_pages = torch.cat((slots, self.release_pages))
+        else:
+            self.free_pages = torch.cat((slots, self.free_pages))
 
 
 class ShortTable(PoolAllocator):
@@ -173,7 +191,7 @@ class ShortTable(PoolAllocator):
         return super()._held_pages(pending)[:-1]
 
 
-class FreeTakesRest(PagedAllocator):
+class FreeTakesRest(PlainPages):
     """A free while nothing at all is free gives back one page less, if it has two."""
 
     def _returned(self, slots: torch.Tensor) -> torch.Tensor:

@@ -28,11 +28,11 @@ class Runner:
 def _emulated(module: ModuleType) -> IndexEngine:
     from impl.emulator.engine import EmulatedEngine  # Triton is an extra
 
-    return EmulatedEngine(Emulator(), module.extend_kernel, module.decode_kernel)
+    return EmulatedEngine(Emulator(), module.KERNELS)
 
 
 RUNNERS = {
-    "torch": Runner("impl.torch_engine", lambda module: module.TorchEngine()),
+    "formula": Runner("impl.defects.formula", lambda module: module.FormulaEngine()),
     "kernels": Runner("impl.kernels", _emulated),
 }
 

@@ -49,7 +49,7 @@ class PageTooMany(PagedAllocator):
         out = super().alloc_extend(*batch, **more)
         prefix, seq = batch[0], batch[2]
         if out is not None and bool(((seq % self.page_size == 0) & (seq > prefix)).any()):
-            self._drop_head(1)
+            self._drop_head(min(1, len(self._free_list)))
         return out
 
 
@@ -68,7 +68,7 @@ class ComputesBeforeCounting(PagedAllocator):
 
     def alloc_extend(self, *batch: Any, **more: Any) -> torch.Tensor | None:
         prefix_lens, _, seq_lens, _, last_loc, extend_num_tokens = batch
-        self._extend(prefix_lens, seq_lens, last_loc, extend_num_tokens)
+        self._extend(prefix_lens, seq_lens, last_loc, extend_num_tokens, len(self._free_list))
         return super().alloc_extend(*batch, **more)
 
 
@@ -118,7 +118,7 @@ class BatchLosesPage(PagedAllocator):
         out = super().alloc_extend(*batch, **more)
         prefix, seq = batch[0], batch[2]
         if out is not None and int((-(-seq // self.page_size) > -(-prefix // self.page_size)).sum()) > 1:
-            self._drop_head(1)
+            self._drop_head(min(1, len(self._free_list)))
         return out
 
 
@@ -199,7 +199,7 @@ DEFECTS = (
     Defect("F24", "paged", ComputesBeforeCounting, "EXHAUST",
            seen="a kernel that reads past the free list before anyone compared lengths", shortest=1),
     Defect("F28", "paged", ForecastIgnoresBatch, "EXHAUST", seen="a forecast below what the kernel takes", shortest=1),
-    Defect("F28-decode", "paged", DecodeCountsOneLate, "CONSERVE UNIQUE EXHAUST",
+    Defect("F28-decode", "paged", DecodeCountsOneLate, "CONSERVE UNIQUE EXHAUST RANGE",
            seen="a host that counts other pages than the kernel takes", shortest=1),
     Defect("F29", "paged", CutsToShortest, "REJECT UNIQUE", "hardened",
            "a batch whose lengths differ is not refused before launch", 1),

@@ -10,6 +10,7 @@ import torch
 from impl.base import Freed, PoolAllocator, PoolState
 from impl.defects.record import Defect
 from impl.paged import PagedAllocator
+from impl.pages import PageList
 
 
 class RestoreForgetsReleased(PoolAllocator):
@@ -91,7 +92,7 @@ class RestoreInGroupAfterMerge(PoolAllocator):
     def restore_state(self, state: object) -> None:
         lost = int(self.merged and self._group is not None)
         super().restore_state(state)
-        self._drop_head(lost)
+        self._drop_head(min(lost, len(self._free_list)))
 
 
 class RestoreLosesNewest(PoolAllocator):
@@ -138,7 +139,7 @@ class FreeSharesMemory(PoolAllocator):
 
     def _put(self, slots: torch.Tensor) -> None:
         if not self.need_sort and not self.free_pages.numel():
-            self.free_pages = slots
+            self._free_list = PageList(slots, 0, slots.numel(), self.num_pages)
         else:
             super()._put(slots)
 
@@ -155,13 +156,11 @@ class FreeWidensList(PagedAllocator):
     """A free of int64 slots turns the list of an int32 allocator int64."""
 
     def _put(self, slots: torch.Tensor) -> None:
-        listed = self._join(
-            self.release_pages if self.need_sort else self.free_pages, self._returned(slots.long())
-        )
         if self.need_sort:
-            self.release_pages = listed
+            self.release_pages = self.release_pages.to(slots.dtype)
         else:
-            self.free_pages = listed
+            self.free_pages = self.free_pages.to(slots.dtype)
+        super()._put(slots)
 
 
 class AnswersColumn(PagedAllocator):

@@ -76,7 +76,11 @@ class FreesMissingHalf(SwaAllocator):
         window = self.full_to_swa_index_mapping[slots]
         super()._give_back(freed)
         if bool((window == 0).any()):
-            self.swa_attn_allocator._put(window[window == 0][:1])
+            pool = self.swa_attn_allocator
+            if pool.need_sort:
+                pool.release_pages = torch.cat((pool.release_pages.new_zeros(1), pool.release_pages))
+            else:
+                pool.free_pages = torch.cat((pool.free_pages.new_zeros(1), pool.free_pages))
 
 
 class HalfTwiceInGroup(SwaAllocator):

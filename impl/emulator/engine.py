@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from impl.emulator.fresh import mark_fresh
+from impl.emulator.language import next_power_of_2
 from impl.emulator.launch import Emulator
-from impl.kernels import TritonEngine, decode_kernel, extend_kernel
+from impl.kernels import KERNELS, TritonEngine
 
 LEAST, PROGRAMS = 8, 4
 
 
-def _tile(lanes: int) -> int:
-    """Lanes of a program: few, so that many launches have several programs, but never more than PROGRAMS of them."""
-    tile = LEAST
-    while tile * PROGRAMS < lanes:
-        tile *= 2
-    return tile
-
-
 class EmulatedEngine(TritonEngine):
-    """`TritonEngine` on an emulator. That an engine fills all of its output is a promise, and looked at here."""
+    """`TritonEngine` on an emulator. That an engine fills all of its output is a promise, and looked at here.
 
-    def __init__(self, emulator: Emulator, extend: Any = extend_kernel, decode: Any = decode_kernel) -> None:
-        super().__init__(emulator.kernel(extend), emulator.kernel(decode), _tile)
+    Programs are narrow, so that many launches have several, but never many more than PROGRAMS of them; and few
+    requests are many already, so that small batches take all ways.
+    """
+
+    most = 4
+    probes = 4
+
+    def __init__(self, emulator: Emulator, kernels: Mapping[str, Any] = KERNELS) -> None:
+        super().__init__({name: emulator.kernel(kernel) for name, kernel in kernels.items()})
         self.emulator = emulator
+
+    def lanes(self, bs: int) -> int:
+        """Requests that one program of an extend by one launch sums up."""
+        return next_power_of_2(bs)
+
+    def starts(self, bs: int) -> int:
+        """Requests of which one program finds the starts."""
+        return _narrow(bs)
+
+    def steps(self, bs: int) -> int:
+        """Requests for which one program of a decode answers."""
+        return _narrow(bs)
+
+    def chunk(self, bs: int, total: int) -> int:
+        """Tokens of one request that one program of an extend writes."""
+        return _narrow(total)
+
+    def freed(self, count: int) -> int:
+        """Slots that the program of a free looks at in one go."""
+        return LEAST
 
     def extend(
         self,
@@ -52,3 +73,8 @@ class EmulatedEngine(TritonEngine):
         """Write each request's slot for token `seq_len - 1` to `out`."""
         super().decode(seq_lens, last_loc, free_pages, mark_fresh(out), page_size)
         self.emulator.look_at(out)
+
+
+def _narrow(lanes: int) -> int:
+    """Lanes of a program where PROGRAMS of them have `lanes` at least."""
+    return max(LEAST, next_power_of_2(-(-lanes // PROGRAMS)))
