@@ -36,7 +36,7 @@ def engines(release: str, emulator: Emulator) -> tuple[IndexEngine, IndexEngine]
 
         loaded = sglang.load(sglang.fetch(release))
         return ReleaseEngine(loaded), ReleaseEngine(loaded, emulator)
-    from impl.kernels import KERNELS, TritonEngine
+    from impl.triton_engine import KERNELS, TritonEngine
 
     emulated = {name: emulator.kernel(kernel) for name, kernel in KERNELS.items()}
     return TritonEngine(), TritonEngine(emulated)

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from impl.kernels import TritonEngine
 from impl.paged import PagedAllocator
 from impl.torch_engine import TorchEngine
+from impl.triton_engine import TritonEngine
 
 
 def engines_agree(grow: list[int], page_size: int, highest: int, device: str) -> None:

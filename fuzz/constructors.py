@@ -13,7 +13,7 @@ from oracle.ops import Config
 
 ENGINES = {
     "torch": ("impl.torch_engine", "TorchEngine"),
-    "triton": ("impl.kernels", "TritonEngine"),
+    "triton": ("impl.triton_engine", "TritonEngine"),
 }
 _CLASSES = {
     "token": ("TokenToKVPoolAllocator",),

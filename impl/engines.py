@@ -130,7 +130,7 @@ def local_engine(name: str, device: str = "cpu") -> LocalEngine:
 
             return LocalEngine(name, "kvassay's own torch engine", TorchEngine(), device)
         case "triton":
-            from impl.kernels import TritonEngine  # Triton is an extra
+            from impl.triton_engine import TritonEngine  # Triton is an extra
 
             where = "run by Triton's interpreter" if device == "cpu" else f"compiled for {device}"
             share = INTERPRETED_SHARE if device == "cpu" else 1.0

@@ -48,7 +48,7 @@ class IndexEngine(Protocol):
 def default_engine(device: str | torch.device) -> IndexEngine:
     """The Triton kernels on CUDA and HIP if Triton is installed, else the torch operators."""
     if torch.device(device).type in ("cuda", "hip") and importlib.util.find_spec("triton"):
-        from impl.kernels import TritonEngine
+        from impl.triton_engine import TritonEngine
 
         return TritonEngine()
     return TorchEngine()

@@ -85,7 +85,8 @@ class PageList:
 
         news: gives that number as soon as the host was told, and None before.
         """
-        self._least = self.least
+        if self._start is not None:
+            self._least = self.end - self._start
         self.base, self.offset, self._start, self._news = base, 0, None, news
 
     def _heard(self) -> bool:

@@ -60,7 +60,7 @@ class Formulas:
 
     round_up: int = 1  # held = (prefix + PAGE - round_up) // PAGE, and slot = last_loc + round_up + k
     held_back: int = 0  # index = first // PAGE - held + held_back
-    chunk_shift: int = 0  # k0 of the chunk that takes over from the one before
+    chunk_shift: int = 0  # k0 of the chunk that takes over from the one before, and `low` of a share
 
 
 def _request(claim: Claim, formulas: Formulas) -> dict[str, Any]:
@@ -164,15 +164,40 @@ def chunks_tile_the_tokens(formulas: Formulas = Formulas()) -> Claim:
     return claim
 
 
-def sums_fit(most: int = MOST_TOKENS, chunk: int = 2048) -> Claim:
-    """Tokens before a request, its new pages, and where any lane of any chunk writes: all less than 2^31.
+def shares_tile_the_tokens(formulas: Formulas = Formulas()) -> Claim:
+    """Token j of a request is written by the one program of `shares_kernel` whose output tokens it is among.
+
+    A program writes a request's tokens begin .. end - 1: here those of program n, and of another one, m.
+    """
+    claim = Claim()
+    share, start, grow, j, m = (
+        claim.number(name, least)
+        for name, least in (("SHARE", 1), ("start", 0), ("grow", 0), ("j", 0), ("m", 0))
+    )
+    claim.given.append(j < grow)
+    n, _ = claim.divide(start + j, share, "output")
+
+    def writes(program: Any) -> Any:
+        low = program * share + formulas.chunk_shift
+        begin = z3.If(low > start, low - start, 0)
+        end = z3.If(grow < low + share - start, grow, low + share - start)
+        return z3.And(begin <= j, j < end)
+
+    claim.holds = z3.And(writes(n), z3.Implies(writes(m), m == n))
+    return claim
+
+
+def sums_fit(most: int = MOST_TOKENS, chunk: int = 4096) -> Claim:
+    """Tokens before a request, its new pages, and where any lane of a chunk or share writes: all less than 2^31.
 
     New pages are not more than new tokens: each holds one of them.
     """
     claim = Claim()
     total, n, k, pages = (claim.number(name) for name in ("total", "n", "k", "pages"))
     claim.given += [total <= most, n * chunk < total, k < chunk, pages <= total]
-    claim.holds = z3.And(total < 1 << 31, n * chunk + k < 1 << 31, pages < 1 << 31)
+    claim.holds = z3.And(
+        total < 1 << 31, n * chunk + k < 1 << 31, n * chunk + chunk < 1 << 31, pages < 1 << 31
+    )
     return claim
 
 
@@ -204,4 +229,5 @@ CLAIMS = (
     tokens_of_one_page_differ,
     chunk_finds_the_page,
     chunks_tile_the_tokens,
+    shares_tile_the_tokens,
 )

@@ -205,7 +205,7 @@ def _engine(engine: str, part: str, device: str) -> IndexEngine | None:
         case "torch", _:
             return TorchEngine()
         case "triton", _:
-            from impl.kernels import TritonEngine  # Triton is an extra
+            from impl.triton_engine import TritonEngine  # Triton is an extra
 
             return TritonEngine()
         case "emulator", _:

@@ -77,4 +77,19 @@ class TorchEngine:
         # One that is met again is written again; row 0 takes what is left out, or has no room.
         place = torch.where(inside, start + rank - 1, 0).clamp_(min=0)
         listed.memory[place] = pages.to(listed.memory.dtype)
-        listed.moved(start.clamp_(min=1))
+        start.clamp_(min=1)
+        listed.moved(start, Word(start) if start.is_cuda else None)
+
+
+class Word:
+    """Tells what a number on a GPU is (`impl.pages.News`) once it has been copied to the host."""
+
+    def __init__(self, number: torch.Tensor) -> None:
+        self._copy = torch.empty(1, dtype=torch.int64, pin_memory=True)
+        self._copy.copy_(number, non_blocking=True)
+        self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._copied.record()
+
+    def __call__(self) -> int | None:
+        """The number, or None as long as the copy is under way."""
+        return int(self._copy) if self._copied.query() else None  # type: ignore[no-untyped-call]

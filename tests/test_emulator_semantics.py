@@ -171,7 +171,7 @@ def test_several_programs_are_common_on_the_engine_as_it_is_shipped(monkeypatch)
     launched = []
     emulator = Emulator()
     engine = EmulatedEngine(emulator)
-    for name in ("_extend", "_chunks", "_decode"):
+    for name in ("_extend", "_shares", "_decode"):
         launch = getattr(engine, name)
         monkeypatch.setattr(
             engine,

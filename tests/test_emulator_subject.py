@@ -12,10 +12,10 @@ from impl.emulator.engine import EmulatedEngine
 from impl.emulator.fresh import mark_fresh
 from impl.emulator.launch import Emulator
 from impl.engines import LocalEngine
-from impl.kernels import TritonEngine
 from impl.paged import PagedAllocator
 from impl.session import Bench
 from impl.subject import Space, own, pool_lists
+from impl.triton_engine import TritonEngine
 from oracle.casefile import CaseFile, dumps, loads
 from oracle.ops import Case, Config, Decode, Extend, Grow, config_sentence
 from properties.checks import Task

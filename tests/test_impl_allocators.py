@@ -22,7 +22,7 @@ from impl.torch_engine import TorchEngine
 def triton_engine():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     pytest.importorskip("triton")
-    from impl.kernels import TritonEngine
+    from impl.triton_engine import TritonEngine
 
     if os.environ["TRITON_INTERPRET"] != "1":
         pytest.skip("needs the interpreter")

@@ -23,7 +23,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "is_nonzer
 def triton_engine():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     pytest.importorskip("triton")
-    from impl.kernels import TritonEngine
+    from impl.triton_engine import TritonEngine
 
     if os.environ["TRITON_INTERPRET"] != "1":
         pytest.skip("needs the interpreter")

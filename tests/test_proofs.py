@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="the claims are about kernels")
 
 import torch
 
-from impl import kernels, proofs
+from impl import kernels, proofs, triton_engine
 from impl.ascend import AscendAllocator
 from impl.paged import PagedAllocator
 from impl.proofs import Formulas, refuted
@@ -30,6 +30,7 @@ def test_claim_holds_for_all_numbers(claim):
         (proofs.new_pages_are_reserved, Formulas(held_back=-1)),
         (proofs.chunk_finds_the_page, Formulas(held_back=1)),
         (proofs.chunks_tile_the_tokens, Formulas(chunk_shift=1)),
+        (proofs.shares_tile_the_tokens, Formulas(chunk_shift=1)),
     ],
 )
 def test_a_wrong_formula_is_refuted(claim, wrong):
@@ -54,7 +55,7 @@ def test_lanes_fit_in_32_bits_up_to_the_largest_page_that_kernels_take():
 
 def test_the_formulas_are_those_of_the_kernels():
     """What is claimed about is written in the text of the kernels."""
-    text = inspect.getsource(kernels)
+    text = inspect.getsource(kernels) + inspect.getsource(triton_engine)
     for formula in (
         "held = (prefix + PAGE - 1) // PAGE",
         "pages_ptr = free_ptr + (page_start + first // PAGE - held)",
@@ -62,6 +63,9 @@ def test_the_formulas_are_those_of_the_kernels():
         "last_loc + 1 + k0 + k, page * PAGE + offset % PAGE",
         "k0 = tl.where(p < bs, 0, (p - bs + 1) * CHUNK - token_start)",
         "programs = bs + (total - 1) // chunk",
+        "low = tl.program_id(0) * SHARE",
+        "begin = tl.maximum(low - token_start, 0)",
+        "end = tl.minimum(grow, low + SHARE - token_start)",
     ):
         assert formula in text
 

@@ -123,10 +123,10 @@ NO_CARRY = _formula(
 )
 
 # Lines of impl.kernels.
-SEARCH = _kernels(
-    "The search for the request of a chunk goes on behind it.",
-    "(tl.sum(below.to(tl.int32), 0) - 1) * step",
-    "tl.sum(below.to(tl.int32), 0) * step",
+SHARE = _kernels(
+    "A share that begins inside a request goes on with the next one.",
+    "passed = tokens + tl.cumsum(lens, 0) <= low",
+    "passed = tokens + tl.cumsum(lens, 0) - lens < low",
 )
 FIRST_AGAIN = _kernels(
     "A chunk behind the first takes the request after its own.",
@@ -148,8 +148,9 @@ FILLS_NOTHING = _kernels(
     "mask=opens, other=0).to(tl.int64)\n    slot = tl.where(opens, page * PAGE, last_loc + 1)",
     "mask=opens).to(tl.int64)\n    slot = tl.where(opens, 0, last_loc + 1) + page * PAGE",
 )
-NEIGHBOURS_ALONE = _kernels(
+NEIGHBOURS_ALONE = Patch(
     "A free counts a page again where it comes back to it.",
+    "free",
     "new = turn & ((tl.where(turn, marked, 0) & bit) == 0)",
     "new = turn",
 )
@@ -180,7 +181,7 @@ DEFECTS = (
     Defect("first-request", "paged", FIRST_REQUEST, "ALIGN UNIQUE RANGE EXHAUST", page_sizes=PAGES, shortest=2),
     Defect("page-order", "paged", PAGE_ORDER, "ORDER", "parity", shortest=1),
     Defect("no-carry", "paged", NO_CARRY, "UNIQUE ALIGN", shortest=1),
-    Defect("kernel-search", "paged", SEARCH, "GUARD ALIGN UNIQUE RANGE EXHAUST", shortest=1),
+    Defect("kernel-share", "paged", SHARE, "GUARD ALIGN UNIQUE RANGE EXHAUST", shortest=1),
     Defect("kernel-first-again", "paged", FIRST_AGAIN, "GUARD ALIGN UNIQUE RANGE EXHAUST", shortest=1),
     Defect("kernel-neighbours", "paged", NEIGHBOURS_ALONE, "GUARD UNIQUE CONSERVE GROUP", shortest=3),
     Defect("kernel-second-slot", "paged", SECOND_SLOT, "GUARD ALIGN UNIQUE RANGE EXHAUST", page_sizes=PAGES, shortest=2),

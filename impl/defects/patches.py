@@ -27,13 +27,17 @@ class Runner:
 
 def _emulated(module: ModuleType) -> IndexEngine:
     from impl.emulator.engine import EmulatedEngine  # Triton is an extra
+    from impl.triton_engine import KERNELS
 
-    return EmulatedEngine(Emulator(), module.KERNELS)
+    return EmulatedEngine(
+        Emulator(), {name: getattr(module, name, kernel) for name, kernel in KERNELS.items()}
+    )
 
 
 RUNNERS = {
     "formula": Runner("impl.defects.formula", lambda module: module.FormulaEngine()),
     "kernels": Runner("impl.kernels", _emulated),
+    "free": Runner("impl.free_kernel", _emulated),
 }
 
 

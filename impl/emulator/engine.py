@@ -10,7 +10,7 @@ import torch
 from impl.emulator.fresh import mark_fresh
 from impl.emulator.language import next_power_of_2
 from impl.emulator.launch import Emulator
-from impl.kernels import KERNELS, TritonEngine
+from impl.triton_engine import KERNELS, TritonEngine
 
 LEAST, PROGRAMS = 8, 4
 
@@ -23,7 +23,6 @@ class EmulatedEngine(TritonEngine):
     """
 
     most = 4
-    probes = 4
 
     def __init__(self, emulator: Emulator, kernels: Mapping[str, Any] = KERNELS) -> None:
         super().__init__({name: emulator.kernel(kernel) for name, kernel in kernels.items()})
@@ -33,9 +32,9 @@ class EmulatedEngine(TritonEngine):
         """Requests that one program of an extend by one launch sums up."""
         return next_power_of_2(bs)
 
-    def starts(self, bs: int) -> int:
-        """Requests of which one program finds the starts."""
-        return _narrow(bs)
+    def share(self, bs: int, total: int) -> tuple[int, int, int, int]:
+        """How an extend of many requests is shared among programs."""
+        return _narrow(bs), 2, 4, _narrow(total)
 
     def steps(self, bs: int) -> int:
         """Requests for which one program of a decode answers."""
@@ -45,9 +44,9 @@ class EmulatedEngine(TritonEngine):
         """Tokens of one request that one program of an extend writes."""
         return _narrow(total)
 
-    def freed(self, count: int) -> int:
-        """Slots that the program of a free looks at in one go."""
-        return LEAST
+    def freed(self, count: int) -> tuple[int, int]:
+        """Slots that the program of a free looks at in one go, and pages that it ranks in one go."""
+        return LEAST, LEAST // 2
 
     def extend(
         self,

@@ -1,0 +1,254 @@
+"""How are the kernels launched? Which of them, how wide, and what they keep between launches."""
+
+# mypy: disable-error-code="import-untyped"
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+
+from impl.free_kernel import SPAN, TOLD, free_kernel
+from impl.kernels import MOST_PAGE, MOST_TOKENS, decode_kernel, extend_kernel, shares_kernel
+from impl.pages import PageList
+from impl.torch_engine import TorchEngine
+
+KERNELS = {
+    kernel.fn.__name__: kernel for kernel in (extend_kernel, shares_kernel, decode_kernel, free_kernel)
+}
+
+
+class Launcher:
+    """A kernel, launched by what it was compiled to before for the same dtypes, constants and device.
+
+    Triton's own way there looks at every argument, which takes longer than most of these kernels. Nothing else of
+    an argument decides what is compiled (`do_not_specialize`), but whether a number needs 64 bits. As torch's
+    compiler does, it goes past Triton's hooks for profilers, and gives addresses: a tensor would be asked for it.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel, self._compiled = kernel, dict[Any, Callable[..., None]]()
+
+    def __call__(
+        self, programs: int, tensors: tuple[torch.Tensor, ...], numbers: tuple[int, ...], constants: tuple[int, ...],
+        num_warps: int, scratch: Scratch | None = None,
+    ) -> None:  # fmt: skip
+        """Launch so many programs with these arguments, in this order; tensors of a scratch come after the others."""
+        device = tensors[0].device
+        key = (device, constants, *[tensor.dtype for tensor in tensors])
+        launch = self._compiled.get(key)
+        with _current(device):
+            if launch is not None and max(numbers) < 1 << 31:
+                addresses = [tensor.data_ptr() for tensor in tensors]
+                if scratch is not None:
+                    addresses += scratch.addresses
+                launch(programs, addresses, numbers, constants)
+                return
+            if scratch is not None:
+                tensors += scratch.tensors
+            made = self._kernel[programs,](*tensors, *numbers, *constants, num_warps=num_warps)
+            if max(numbers) < 1 << 31 and isinstance(made, triton.compiler.CompiledKernel):
+                self._compiled[key] = _launch(made, device.index)
+
+
+def _launch(made: Any, device: int) -> Callable[..., None]:
+    """What launches a compiled kernel on the current stream of a device."""
+    run, function, metadata = made.run, made.function, made.packed_metadata
+    stream = triton.runtime.driver.active.get_current_stream
+
+    def launch(
+        programs: int, addresses: list[int], numbers: tuple[int, ...], constants: tuple[int, ...]
+    ) -> None:
+        run(
+            programs,
+            1,
+            1,
+            stream(device),
+            function,
+            metadata,
+            None,
+            None,
+            None,
+            *addresses,
+            *numbers,
+            *constants,
+        )
+
+    return launch
+
+
+class TritonEngine:
+    """The index engine (`impl.paged.IndexEngine`) on the GPU, or anywhere under TRITON_INTERPRET=1.
+
+    kernels: what to launch instead of `KERNELS`, by name. Which kernels answer, and how wide they are, is
+    decided by what the host knows: the number of requests and of tokens.
+    """
+
+    most = 512  # requests that an extend by one launch can have
+    most_freed = 1 << 18  # slots that one program frees, of a list of `most_listed` pages at most
+    most_listed = 1 << 23
+
+    def __init__(self, kernels: Mapping[str, Any] = KERNELS) -> None:
+        launch = {name: Launcher(kernel) for name, kernel in kernels.items()}
+        self._extend, self._decode = launch["extend_kernel"], launch["decode_kernel"]
+        self._shares = launch["shares_kernel"]
+        self._free = launch["free_kernel"]
+        self._scratch: dict[tuple[int, torch.device], Scratch] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TritonEngine:
+        """Itself: allocators may share an engine, and so may their copies."""
+        return self
+
+    def compared(self) -> tuple[Any, tuple[torch.Tensor, ...]]:
+        """What a free finds that others left there, where it should find zeros (`impl.state.Roomy`)."""
+        left = [
+            marks.nonzero() for scratch in self._scratch.values() for marks in (scratch.marks, scratch.sums)
+        ]
+        return [places for places in left if places.numel()], ()
+
+    def lanes(self, bs: int) -> int:
+        """Requests that one program of an extend by one launch sums up: a power of two from 32 to `most`."""
+        return max(32, int(triton.next_power_of_2(bs)))
+
+    def chunk(self, bs: int, total: int) -> int:
+        """Tokens of one request that one program of an extend writes: 256, or more where requests are long."""
+        if bs > self.most or total <= 256 * bs:
+            return 256
+        return 1024 if total <= 8192 * bs else 2048
+
+    def share(self, bs: int, total: int) -> tuple[int, int, int, int]:
+        """Of an extend of many requests: those that a program sums up in one go, those that it writes in one go, how
+        many tokens of each, and how many tokens in all."""
+        lanes = 1024 if bs <= 4096 else 4096
+        if total >= 256 * bs:
+            return lanes, 8, 128, 2048
+        if total >= 32 * bs:
+            return (lanes, 16, 64, 1024) if total <= 1 << 19 else (lanes, 32, 64, 4096)
+        return lanes, 128, 16, 1024
+
+    def steps(self, bs: int) -> int:
+        """Requests for which one program of a decode answers: 1, 32, 256 or 1024."""
+        return 1 if bs == 1 else 32 if bs <= 32 else 256 if bs <= 256 else 1024
+
+    def freed(self, count: int) -> tuple[int, int]:
+        """Slots that the program of a free looks at in one go, and pages that it ranks in one go."""
+        return (1024, 256) if count <= 1024 else (2048, 512) if count <= 4096 else (8192, 1024)
+
+    def extend(
+        self,
+        prefix_lens: torch.Tensor,
+        seq_lens: torch.Tensor,
+        last_loc: torch.Tensor,
+        free_pages: torch.Tensor,
+        out: torch.Tensor,
+        page_size: int,
+    ) -> None:
+        """Write the new slots of all requests to `out`, request after request, token after token."""
+        total, bs = out.numel(), prefix_lens.numel()
+        if total == 0:
+            return
+        if total > MOST_TOKENS or page_size > MOST_PAGE:
+            TorchEngine().extend(prefix_lens, seq_lens, last_loc, free_pages, out, page_size)
+            return
+        prefix, seq = prefix_lens.contiguous(), seq_lens.contiguous()
+        last, free = last_loc.contiguous(), free_pages.contiguous()
+        if bs <= self.most:
+            chunk = self.chunk(bs, total)
+            programs = bs + (total - 1) // chunk
+            constants: tuple[int, ...] = (page_size, self.lanes(bs), chunk, total <= chunk <= 256)
+            self._extend(programs, (prefix, seq, last, free, out), (bs,), constants, 4)
+            return
+        lanes, rows, wide, share = self.share(bs, total)
+        constants = (page_size, lanes, rows, wide, share)
+        self._shares(-(-total // share), (prefix, seq, last, free, out), (bs,), constants, 4)
+
+    def decode(
+        self,
+        seq_lens: torch.Tensor,
+        last_loc: torch.Tensor,
+        free_pages: torch.Tensor,
+        out: torch.Tensor,
+        page_size: int,
+    ) -> None:
+        """Write each request's slot for token `seq_len - 1` to `out`."""
+        bs = out.numel()
+        if bs == 0:
+            return
+        if page_size > MOST_PAGE:
+            TorchEngine().decode(seq_lens, last_loc, free_pages, out, page_size)
+            return
+        lanes = self.steps(bs)
+        tensors = (seq_lens.contiguous(), last_loc.contiguous(), free_pages.contiguous(), out)
+        constants = (page_size, lanes, bs <= lanes < 1024)
+        self._decode(-(-bs // lanes), tensors, (bs,), constants, max(1, lanes // 128))
+
+    def put_before(self, slots: torch.Tensor, listed: PageList, page_size: int) -> None:
+        """Put the distinct pages of `slots`, sorted, before a list. Page 0 and pages outside the pool are left out."""
+        count = slots.numel()
+        if count > self.most_freed or listed.most > self.most_listed or page_size > MOST_PAGE:
+            TorchEngine().put_before(slots, listed, page_size)
+            return
+        scratch = self._scratch.get((listed.most, slots.device))
+        if scratch is None:
+            scratch = Scratch(self.most_freed, listed.most, slots.device)
+            self._scratch[listed.most, slots.device] = scratch
+        ticket = scratch.next_ticket()
+        tensors = (slots.contiguous(), listed.memory, listed.base)
+        numbers = (count, listed.most, listed.offset, listed.memory.numel(), ticket)
+        lanes, few = self.freed(count)
+        self._free(1, tensors, numbers, (page_size, lanes, few), 8 if lanes < 8192 else 16, scratch)
+        listed.moved(listed.base, Word(scratch, ticket))
+
+
+class Scratch:
+    """What `free_kernel` works on beside the list: `marks` and `sums`, all zeros between frees, `found`, and `news`.
+
+    `news` is one number on the host that kernels write. Of lists that share it only the last one freed to is told.
+    """
+
+    def __init__(self, slots: int, most: int, device: torch.device) -> None:
+        """For frees of so many slots at most, in pages up to `most`."""
+        sums = most // (32 * SPAN.value) + 1
+        self.marks = torch.zeros(sums * SPAN.value, dtype=torch.int64, device=device)
+        self.sums = torch.zeros(sums, dtype=torch.int32, device=device)
+        self.found = torch.empty(slots, dtype=torch.int64, device=device)
+        self.news = torch.zeros(1, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self.tensors = (self.marks, self.sums, self.found, self.news)  # as `free_kernel` takes them
+        self.addresses = [tensor.data_ptr() for tensor in self.tensors]
+        self._ticket = 0
+
+    def next_ticket(self) -> int:
+        """One that no launch still to run has: queues of launches are far shorter than 2^15."""
+        self._ticket = self._ticket % ((1 << 15) - 1) + 1
+        return self._ticket
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a free leaves on the host (`impl.pages.News`), under its ticket."""
+
+    scratch: Scratch
+    ticket: int
+
+    def __call__(self) -> int | None:
+        """The base that this free left, once it is known here."""
+        news = int(self.scratch.news.numpy()[0])
+        return news & ((1 << TOLD.value) - 1) if news >> TOLD.value == self.ticket else None
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current GPU, which need not be the tensors'."""
+    return torch.cuda.device(device) if device.type == "cuda" and _several() else _HERE
+
+
+@functools.cache
+def _several() -> bool:
+    return torch.cuda.device_count() > 1
+
+
+_HERE = nullcontext()
