@@ -9,25 +9,72 @@ import torch
 News = Callable[[], int | None]
 
 
+class Place:
+    """A row of a list's memory that the device alone may know: a number there, `base`, and `offset`.
+
+    A kernel can leave word of `base` on the host (`news`), which is heard as soon as it is there. Whoever asks for
+    the number earlier waits for the device, once.
+    """
+
+    def __init__(self, number: int, device: torch.device) -> None:
+        self.offset = number
+        self._device = device
+        self._base: torch.Tensor | None = None  # zero
+        self._known: int | None = number
+        self._news: News | None = None
+
+    @property
+    def base(self) -> torch.Tensor:
+        """The part that the device knows, as one int64."""
+        if self._base is None:
+            self._base = torch.zeros(1, dtype=torch.int64, device=self._device)
+        return self._base
+
+    @property
+    def known(self) -> int | None:
+        """The number, where it is known here or has just become so."""
+        if self._known is None and self._news is not None and (told := self._news()) is not None:
+            self._known = told + self.offset
+        return self._known
+
+    def __int__(self) -> int:
+        """The number. Waits for the device if it alone knows."""
+        known = self.known
+        if known is None:
+            known = self._known = self.peek()
+        return known
+
+    def peek(self) -> int:
+        """The number, without learning it: whoever asks next waits again."""
+        return int(self.base) + self.offset if self._known is None else self._known
+
+    def shift(self, count: int) -> None:
+        """Go so many rows on."""
+        self.offset += count
+        if self._known is not None:
+            self._known += count
+
+    def move(self, base: torch.Tensor, news: News | None = None) -> None:
+        """Be at `base`, a number on the device, from now on. news: gives it once the host was told, and None before."""
+        self._base, self.offset, self._known, self._news = base, 0, None, news
+
+
 class PageList:
-    """Pages in order: `memory[start:end]`, where `start` may be known to the device alone.
+    """Pages in order: `memory[start:end]`.
 
     A free writes the pages that come back into the room before the list, or behind it. How many distinct pages
-    the freed slots lie in only the device knows: the list then starts at `base + offset`, `base` being a number on
-    the device. A kernel can leave word of it on the host (`news`), which is heard as soon as it is there. Whoever
-    asks for `start` or the length earlier waits for the device, once; `least`, `head` and `drop` never wait.
+    the freed slots lie in only the device knows, and with it where the list starts, or ends, from then on. `start`,
+    `end` and the length wait for the device where it alone knows; `least`, `head` and `drop` never do.
 
     memory: 1-D. Row 0 is no part of any list: what has to be written and is not wanted goes there.
     most: the highest page number.
     """
 
     def __init__(self, memory: torch.Tensor, start: int, end: int, most: int) -> None:
-        self.memory, self.end, self.most = memory, end, most
-        self.base = torch.zeros(1, dtype=torch.int64, device=memory.device)
-        self.offset = start
-        self._start: int | None = start
+        self.memory, self.most = memory, most
+        self.first, self.behind = Place(start, memory.device), Place(end, memory.device)
         self._least = end - start
-        self._news: News | None = None
+        self._behind_at_most = end
 
     @classmethod
     def of(cls, pages: torch.Tensor, most: int) -> PageList:
@@ -38,20 +85,25 @@ class PageList:
 
     @property
     def start(self) -> int:
-        """Where the list starts. Waits for the device if it alone knows."""
-        if not self._heard():
-            self._start = int(self.base) + self.offset
-        assert self._start is not None
-        return self._start
+        """Where the list starts."""
+        return int(self.first)
+
+    @property
+    def end(self) -> int:
+        """The row behind the list."""
+        return int(self.behind)
 
     @property
     def least(self) -> int:
         """The length, or what is known of it: not more than it is."""
-        return self.end - self._start if self._heard() and self._start is not None else self._least
+        start, end = self.first.known, self.behind.known
+        if start is not None and end is not None:
+            self._least = end - start
+        return self._least
 
     @property
     def listed(self) -> torch.Tensor:
-        """The pages, as a view that the next free may change. Waits like `start`."""
+        """The pages, as a view that the next free may change."""
         return self.memory[self.start : self.end]
 
     def compared(self) -> tuple[list[int | bool], tuple[torch.Tensor, ...]]:
@@ -59,8 +111,8 @@ class PageList:
 
         Not where the list starts, nor whether that is known here: no answer depends on either.
         """
-        start = int(self.base) + self.offset if self._start is None else self._start
-        pages: list[int | bool] = self.memory[start : self.end].tolist()
+        start = self.first.peek()
+        pages: list[int | bool] = self.memory[start : self.behind.peek()].tolist()
         return [*pages, start > self.most - len(pages)], (self.memory,)
 
     def __len__(self) -> int:
@@ -68,42 +120,48 @@ class PageList:
 
     def head(self, count: int) -> torch.Tensor:
         """The first `count` pages, of at least as many."""
-        if self._heard() and self._start is not None:
-            return self.memory[self._start : self._start + count]
-        first = torch.arange(self.offset, self.offset + count, device=self.memory.device)
-        return self.memory[first.add_(self.base)]
+        start = self.first.known
+        if start is not None:
+            return self.memory[start : start + count]
+        rows = torch.arange(self.first.offset, self.first.offset + count, device=self.memory.device)
+        return self.memory[rows.add_(self.first.base)]
 
     def drop(self, count: int) -> None:
         """Take the first `count` pages off, of at least as many."""
-        self.offset += count
+        self.first.shift(count)
         self._least -= count
-        if self._start is not None:
-            self._start += count
-
-    def moved(self, base: torch.Tensor, news: News | None = None) -> None:
-        """Start at `base`, a number on the device, from now on: before where the list started, or there.
-
-        news: gives that number as soon as the host was told, and None before.
-        """
-        if self._start is not None:
-            self._least = self.end - self._start
-        self.base, self.offset, self._start, self._news = base, 0, None, news
-
-    def _heard(self) -> bool:
-        """Whether the start is known here, or has just become so."""
-        if self._start is None and self._news is not None and (told := self._news()) is not None:
-            self._start = told + self.offset
-        return self._start is not None
 
     def append(self, pages: torch.Tensor) -> None:
-        """Put pages behind the list. Without room there the list moves, which makes room for many more."""
+        """Put pages behind the list."""
         count = pages.numel()
-        if self.end + count > self.memory.numel():
+        self._make_room(count)
+        self.memory[self.end : self.end + count] = pages
+        self.behind.shift(count)
+        self._behind_at_most += count
+        self._least += count
+
+    def append_some(
+        self, pages: torch.Tensor, wanted: torch.Tensor, word: Callable[[torch.Tensor], News | None]
+    ) -> None:
+        """Put those pages behind the list that are wanted, a bool each. word: leaves word of a number on the device."""
+        self._make_room(pages.numel())
+        rank = wanted.cumsum(0)
+        end = self.behind.base + self.behind.offset
+        self.memory[torch.where(wanted, end + rank - 1, 0)] = pages
+        end += rank[-1:]
+        self.behind.move(end, word(end))
+        self._behind_at_most += pages.numel()
+
+    def _make_room(self, count: int) -> None:
+        """Behind the list, for so many pages. Where there is none the list moves, and has room for many more."""
+        end = self.behind.known
+        if end is not None:
+            self._behind_at_most = end
+        if self._behind_at_most + count > self.memory.numel():
             listed = self.listed
             room = max(count, self.most // 2)
             self.memory = torch.cat((listed.new_empty(1), listed, listed.new_empty(room)))
-            self.base, self.offset, self._start = torch.zeros_like(self.base), 1, 1
-            self.end = 1 + listed.numel()
-        self.memory[self.end : self.end + count] = pages
-        self.end += count
-        self._least += count
+            self._least = listed.numel()
+            self._behind_at_most = 1 + self._least
+            self.first = Place(1, self.memory.device)
+            self.behind = Place(self._behind_at_most, self.memory.device)

@@ -227,11 +227,12 @@ class SwaAllocator(BaseAllocator):
         full_slots = self._freed_slots(freed)
         if full_slots.numel():
             self.full_attn_allocator._put(full_slots)
-        if self._paged:
-            # They find the distinct pages themselves, and leave page 0 out: where the SWA part is gone already.
-            self.swa_attn_allocator._put(swa_slots)
-        elif (mapped := swa_slots[swa_slots > 0]).numel():
-            self.swa_attn_allocator._put(_first_occurrences(mapped))
+        window = self.swa_attn_allocator
+        # Both leave out 0, which is where the SWA part is gone already.
+        if isinstance(window, TokenAllocator):
+            window.put_mapped(swa_slots)
+        else:
+            window._put(swa_slots)
         # Whole pages: a request that was cut back leaves entries of tokens that no free names.
         self.full_to_swa_index_mapping[:-1].view(-1, self.page_size).index_fill_(
             0, slots // self.page_size, 0
@@ -255,11 +256,3 @@ class SwaAllocator(BaseAllocator):
                 inside,
                 "last_loc in a page whose SWA part goes with the end of the group",
             )
-
-
-def _first_occurrences(slots: torch.Tensor) -> torch.Tensor:
-    """`slots` without repeats, in the order in which they first occur."""
-    distinct, inverse = torch.unique(slots, return_inverse=True)
-    positions = torch.arange(slots.numel(), device=slots.device)
-    first = torch.full_like(distinct, slots.numel()).scatter_reduce(0, inverse, positions, "amin")
-    return slots[first.sort().values]

@@ -6,6 +6,7 @@ import torch
 
 from impl.base import PoolAllocator
 from impl.pages import PageList
+from impl.torch_engine import word_of
 
 
 class TokenAllocator(PoolAllocator):
@@ -27,6 +28,15 @@ class TokenAllocator(PoolAllocator):
     ) -> None:
         super().__init__(size, 1, dtype, device, kvcache, need_sort, debug=debug)
         self.clear()
+
+    def put_mapped(self, slots: torch.Tensor) -> None:
+        """List those of `slots` that are not 0, each once, in the order in which they first occur. Waits for nothing."""
+        listed = self._release_list if self.need_sort else self._free_list
+        ordered = slots.sort(stable=True)
+        first = torch.ones_like(slots, dtype=torch.bool)
+        first[1:] = ordered.values[1:] != ordered.values[:-1]
+        wanted = torch.empty_like(first).scatter_(0, ordered.indices, first)
+        listed.append_some(slots, wanted & (slots > 0), word_of)
 
     def _list_again(self, slots: torch.Tensor, listed: PageList) -> None:
         listed.append(slots)

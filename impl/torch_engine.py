@@ -2,7 +2,7 @@
 
 import torch
 
-from impl.pages import PageList
+from impl.pages import News, PageList
 
 
 class TorchEngine:
@@ -73,12 +73,17 @@ class TorchEngine:
         first = inside.clone()
         first[1:] &= pages[1:] != pages[:-1]
         rank = first.cumsum(0)
-        start = listed.base + listed.offset - rank[-1:]
+        start = listed.first.base + listed.first.offset - rank[-1:]
         # One that is met again is written again; row 0 takes what is left out, or has no room.
         place = torch.where(inside, start + rank - 1, 0).clamp_(min=0)
         listed.memory[place] = pages.to(listed.memory.dtype)
         start.clamp_(min=1)
-        listed.moved(start, Word(start) if start.is_cuda else None)
+        listed.first.move(start, word_of(start))
+
+
+def word_of(number: torch.Tensor) -> News | None:
+    """Leave word of one int64 on the device. None for a CPU, which nobody waits for."""
+    return Word(number) if number.is_cuda else None
 
 
 class Word:

@@ -198,11 +198,11 @@ class TritonEngine:
             scratch = Scratch(self.most_freed, listed.most, slots.device)
             self._scratch[listed.most, slots.device] = scratch
         ticket = scratch.next_ticket()
-        tensors = (slots.contiguous(), listed.memory, listed.base)
-        numbers = (count, listed.most, listed.offset, listed.memory.numel(), ticket)
+        tensors = (slots.contiguous(), listed.memory, listed.first.base)
+        numbers = (count, listed.most, listed.first.offset, listed.memory.numel(), ticket)
         lanes, few = self.freed(count)
         self._free(1, tensors, numbers, (page_size, lanes, few), 8 if lanes < 8192 else 16, scratch)
-        listed.moved(listed.base, Word(scratch, ticket))
+        listed.first.move(listed.first.base, Word(scratch, ticket))
 
 
 class Scratch:
