@@ -316,3 +316,36 @@ def test_without_the_interpreter_the_emulator_is_taken_and_triton_refused_with_w
         interpret=False,
     )
     assert "TRITON_INTERPRET=1" in message
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("version", ["0.4.10.post2", "0.5.2", "0.5.23"])
+def test_what_callers_read_is_asked_of_every_part(version):
+    found = child(
+        """
+        import types
+
+        from impl.session import attributes_of
+        from impl.sglang_subject import release_subject
+        from properties.workload import typical_config
+
+        results = {}
+        for part in PARTS:
+            subject = release_subject(part, sys.argv[1], part, "", "", "cpu")
+            config = typical_config(subject.space, "contract")
+            names = subject.traits(config).attributes
+            allocator = subject.make(config).allocator
+            has = {name: getattr(allocator, name) for name in names}
+            said = [attributes_of(allocator, config, names, "cpu")]
+            for gone in sorted(names):
+                rest = types.SimpleNamespace(**{name: value for name, value in has.items() if name != gone})
+                said.append(attributes_of(rest, config, names, "cpu"))
+            results[part] = [sorted(names), said]
+        print(json.dumps(results))
+        """,
+        version,
+    )
+    assert set(found) == {"token", "paged", "ascend", "swa"}
+    for names, said in found.values():
+        assert {"page_size", "dtype", "device"} < set(names)
+        assert said == ["", *(f"{name} is not there" for name in names)]
