@@ -358,6 +358,10 @@ class TritonEngine:
         """Requests that one program of an extend by one launch sums up: a power of two from 32 to `most`."""
         return max(32, int(triton.next_power_of_2(bs)))
 
+    def at_once(self, bs: int, total: int) -> bool:
+        """Whether an extend is one launch, whose programs sum up by themselves what is before their own."""
+        return bs <= self.most
+
     def chunk(self, bs: int, total: int) -> int:
         """Tokens of one request that one program of an extend writes: 256, or more where requests are long."""
         if bs > self.most or total <= 256 * bs:
@@ -396,7 +400,7 @@ class TritonEngine:
         last, free = last_loc.contiguous(), free_pages.contiguous()
         chunk = self.chunk(bs, total)
         programs = bs + (total - 1) // chunk
-        if bs <= self.most:
+        if self.at_once(bs, total):
             constants: tuple[int, ...] = (page_size, self.lanes(bs), chunk, total <= chunk <= 256)
             self._extend(programs, (prefix, seq, last, free, out), (bs,), constants, 4)
             return
