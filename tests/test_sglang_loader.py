@@ -349,3 +349,28 @@ def test_what_callers_read_is_asked_of_every_part(version):
     for names, said in found.values():
         assert {"page_size", "dtype", "device"} < set(names)
         assert said == ["", *(f"{name} is not there" for name in names)]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("version", ["0.4.10.post2", "0.5.2", "0.5.23"])
+def test_a_kv_cache_without_the_mapping_of_its_windows_is_seen(version):
+    sound, lost, other = child(
+        """
+        from impl.sglang_subject import release_subject
+        from oracle.ops import Config
+
+        subject = release_subject("swa", sys.argv[1], "swa", "", "", "cpu")
+        session = subject.open(Config("swa", 4, 1, swa_pages=3, data=True))
+        said = [session.begin().mismapped]
+        cache = session.allocator.get_kvcache()
+        for mapping in (None, session.allocator.full_to_swa_index_mapping.clone()):
+            cache.full_to_swa_index_mapping = mapping
+            seen = session.begin()
+            said.append(seen.mismapped or seen.outcome)
+        print(json.dumps(said))
+        """,
+        version,
+    )
+    assert sound == ""
+    assert other == "the KV cache has another mapping than the allocator"
+    assert lost in (other, "raised")  # later releases ask the cache where a slot is
