@@ -394,6 +394,10 @@ def test_what_is_not_emulated_says_so():
         run(dots, (1,), numbers(1))
     with pytest.raises(ValueError, match="power of two"):
         run(odd_range, (1,), numbers(1))
+    run(copy, (1,), numbers(1), numbers(1), 1, BLOCK=4, num_warps=4)
+    for warps in (0, 5):
+        with pytest.raises(ValueError, match=f"copy: num_warps is a power of two, not {warps}"):
+            run(copy, (1,), numbers(1), numbers(1), 1, BLOCK=4, num_warps=warps)
 
 
 @triton.jit
