@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from impl.errors import SubjectError
@@ -13,37 +13,57 @@ EXPLAINED = Path(__file__).with_name("explained.toml")
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One change. function: `module:qualified.name`; text: the line; before, after: as the mutant prints them.
+    """One change, and why it lives.
 
+    function: `module:qualified.name`. Of our own source, which moves, text is the line, and before and after are
+    as the mutant prints them. Of a release, which stays as it is and is not quoted here, subject is
+    `sglang@VERSION`, and spot is the change's place (`Mutant.spot`).
     proven: nobody can tell it from the original, so it does not count. Otherwise it counts as a survivor.
     """
 
     function: str
-    text: str
-    before: str
-    after: str
     reason: str
+    text: str = ""
+    before: str = ""
+    after: str = ""
+    subject: str = ""
+    spot: str = ""
     proven: bool = False
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> tuple[str, ...]:
         """What it is about."""
+        if self.subject:
+            return self.subject, self.function, self.spot
         return self.function, self.text, self.before, self.after
+
+    def __str__(self) -> str:
+        return f"{self.function}: " + (self.spot or f"{self.before} -> {self.after}")
+
+
+_FIELDS = {
+    "mutant": frozenset({"function", "text", "before", "after", "reason"}),
+    "release": frozenset({"subject", "function", "spots", "reason"}),
+}
 
 
 def read_explained(path: Path) -> list[Explained]:
-    """A TOML file with a table `[[mutant]]` for each. SubjectError says where it is wrong."""
+    """A TOML file with a table `[[mutant]]` for each change of our own, and `[[release]]` for several of a release.
+
+    SubjectError says where it is wrong.
+    """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SubjectError(f"{path}: {error}") from error
-    known = {field.name for field in fields(Explained)}
     read = []
-    for number, entry in enumerate(document.get("mutant", []), 1):
-        missing = known - {"proven"} - set(entry)
-        if missing or set(entry) - known or not str(entry.get("reason", "")).strip():
-            raise SubjectError(
-                f"{path}: [[mutant]] {number} has to have {', '.join(sorted(known - {'proven'}))}, and no more"
-            )
-        read.append(Explained(**entry))
+    for table, fields in _FIELDS.items():
+        for number, entry in enumerate(document.get(table, []), 1):
+            if set(entry) - {"proven"} != fields or not str(entry["reason"]).strip():
+                raise SubjectError(
+                    f"{path}: [[{table}]] {number} has to have {', '.join(sorted(fields))}, and no more than proven "
+                    "beside them"
+                )
+            spots = entry.pop("spots", [""])
+            read += [Explained(**entry, spot=spot) for spot in spots]
     return read

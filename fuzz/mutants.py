@@ -13,23 +13,45 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from fuzz.campaign import campaign
 from fuzz.explained import Explained
 from fuzz.forked import in_fork, spawned
 from fuzz.mutator import Mutant, Source
 from fuzz.run import start_worker
-from impl.names import OWN, local, parse
+from impl.names import local
 from impl.subject import LocalSubject
+from oracle.verdict import Violation
 from properties.checks import Avoid, Tally, Task, plan_of, run_task
 from properties.judged import Broken, HarnessError, judged
 from properties.sources import SeededSource
-from properties.workload import NONE, generate_planned, typical_config
+from properties.workload import NONE, generate_misuse, generate_planned, typical_config
 
-TIMEOUT = 120.0
+TIMEOUT = 60.0  # seconds of its own time; without a change it takes some ten
 HARNESS = "impl.emulator"  # runs kernels of ours, and is none of what is judged
 KILLED = ("finding", "broke", "died", "hung")
+LIVES = "survived", ""
+
+
+class End(NamedTuple):
+    """What breaks: the violation's key, and at which operation. says: the sentence, for people."""
+
+    key: tuple[str, ...]
+    at: int
+    says: str
+
+    @classmethod
+    def of(cls, violation: Violation | None) -> End | None:
+        """None where nothing breaks."""
+        if violation is None:
+            return None
+        return cls(violation.key, violation.index, f"{violation.code}: {violation.summary}")
+
+    @staticmethod
+    def same(one: End | None, other: End | None) -> bool:
+        """Whether two end alike. Sentences may tell of memory that nobody wrote."""
+        return (one[:2] if one else None) == (other[:2] if other else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +77,16 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What is known of the unchanged subject at one level. own: violation keys of its first cases, by number."""
+    """What is known of the unchanged subject at one level.
+
+    avoid: shapes of its own faults. tasks: how the plan's tasks end without them. cases: how the first cases
+    end with them; none where it has no faults.
+    """
 
     level: str
     avoid: Avoid
-    keys: frozenset[tuple[str, ...]]
-    own: tuple[tuple[str, ...], ...]
+    tasks: tuple[End | None, ...]
+    cases: tuple[End | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +120,9 @@ class Score:
 
 
 def levels_of(subject: LocalSubject) -> tuple[str, ...]:
-    """Where a subject's own promises are: parity where it claims an order, and what its gate asks."""
-    hardened = parse(subject.name).base in OWN
-    level = "hardened" if hardened else "contract"
-    ordered = subject.traits(typical_config(subject.space, level)).dialect is not None
-    return ("parity", level) if ordered else (level,)
+    """Both sides of a subject: as it runs, at parity where it claims an order, and with its debug mode on."""
+    ordered = subject.traits(typical_config(subject.space, "contract")).dialect is not None
+    return ("parity" if ordered else "contract", "hardened")
 
 
 def mutate(subjects: Sequence[str], budget: str, seed: int, workers: int, progress: Any) -> Score:
@@ -142,7 +166,7 @@ def prepare(name: str, budget: str, seed: int) -> Prepared:
     subject = local(name)
     sources = sources_of(subject)
     called: set[tuple[str, str]] = set()
-    bases = []
+    bases: list[Base] = []
     for level in levels_of(subject):
         ended = in_fork(partial(_unchanged, subject, level, budget, seed), 10 * TIMEOUT)
         if ended.value is None:
@@ -152,6 +176,9 @@ def prepare(name: str, budget: str, seed: int) -> Prepared:
         base, names = ended.value
         bases.append(base)
         called.update(names)
+    again = in_fork(partial(_noticed, subject, bases, _plans(subject, bases, budget), seed), 10 * TIMEOUT)
+    if again.value != LIVES:
+        raise HarnessError(f"{name} unchanged is told from itself, so nothing is known of changes: {again}")
     driven = {s.module: frozenset(q for q in s.functions if (s.path, q) in called) for s in sources}
     mutants = [mutant for source in sources for mutant in source.mutants(driven[source.module])]
     undriven = [f"{s.module}:{q}" for s in sources for q in s.functions if q not in driven[s.module]]
@@ -191,32 +218,49 @@ def _unchanged(
             called.add((frame.f_code.co_filename, frame.f_code.co_qualname))
 
     avoid: Avoid = NONE
-    keys: set[tuple[str, ...]] = set()
+    faults = False
+    tasks = plan_of(subject, budget, level)
     sys.setprofile(watch)
-    for task in plan_of(subject, budget, level):
+    for task in tasks:
         result = campaign(task, subject, level, seed, avoid)
         avoid |= result.avoid
-        keys.update(finding.violation.key for finding in result.findings)
-    own = tuple(_key_of_case(subject, level, seed, number) for number in range(OWN_CASES)) if keys else ()
+        faults = faults or bool(result.findings)
+    ends = tuple(_end_of_task(task, subject, level, seed, avoid) for task in tasks)
+    cases = tuple(_end_of_case(subject, level, seed, number) for number in range(OWN_CASES if faults else 0))
     sys.setprofile(None)
-    return Base(level, avoid, frozenset(keys), own), called
+    return Base(level, avoid, ends, cases), called
 
 
-OWN_CASES = 200  # cases judged without steering, where the unchanged subject has faults of its own
+OWN_CASES = 600  # cases judged without steering, where the unchanged subject has faults of its own
 
 
-def _key_of_case(subject: LocalSubject, level: str, seed: int, number: int) -> tuple[str, ...]:
+def _end_of_task(task: Task, subject: LocalSubject, level: str, seed: int, avoid: Avoid) -> End | None:
+    try:
+        run_task(task, subject, level, seed, Tally(), avoid)
+    except Broken as broken:
+        return End.of(broken.outcome.violation)
+    return None
+
+
+def _end_of_case(subject: LocalSubject, level: str, seed: int, number: int) -> End | None:
+    """Of a case that leaves nothing out: of those with odd numbers misuse is the end."""
     source = SeededSource(f"{seed}/own/{number}")
-    case, steps = generate_planned(source, subject.space, subject.traits, level)
-    violation = judged(subject, case, level, steps=steps).violation
-    return violation.key if violation is not None else ()
+    if number % 2:
+        case, steps = generate_misuse(number // 2, source, subject.space, subject.traits, level)
+    else:
+        case, steps = generate_planned(source, subject.space, subject.traits, level)
+    return End.of(judged(subject, case, level, steps=steps).violation)
+
+
+def _plans(subject: LocalSubject, bases: Sequence[Base], budget: str) -> dict[str, list[Task]]:
+    return {base.level: plan_of(subject, budget, base.level) for base in bases}
 
 
 def fates_of(prepared: Prepared, mutants: list[Mutant], budget: str, seed: int) -> list[Fate]:
     """Each mutant in a fork of its own."""
     subject = local(prepared.subject)
     sources = {source.module: source for source in sources_of(subject)}
-    tasks = {base.level: plan_of(subject, budget, base.level) for base in prepared.bases}
+    tasks = _plans(subject, prepared.bases, budget)
     found = []
     for mutant in mutants:
         started = time.perf_counter()
@@ -236,26 +280,34 @@ def _try(
     source: Source,
     mutant: Mutant,
     subject: LocalSubject,
-    bases: tuple[Base, ...],
+    bases: Sequence[Base],
     tasks: dict[str, list[Task]],
     seed: int,
 ) -> tuple[str, str]:
-    """Its fate: the first finding that the unchanged subject does not give, with the sentence of it."""
-    if not source.apply(mutant):
-        return "same", ""
+    """Its fate, and what gave it away."""
+    return _noticed(subject, bases, tasks, seed) if source.apply(mutant) else ("same", "")
+
+
+def _noticed(
+    subject: LocalSubject, bases: Sequence[Base], tasks: dict[str, list[Task]], seed: int
+) -> tuple[str, str]:
+    """The first finding that the unchanged subject does not give, with the sentence of it; LIVES if there is none."""
     for base in bases:
-        for task in tasks[base.level]:
-            try:
-                run_task(task, subject, base.level, seed, Tally(), base.avoid)
-            except Broken as broken:
-                violation = broken.outcome.violation
-                assert violation is not None
-                if violation.key not in base.keys:
-                    return "finding", f"{violation.code} in {task.check} at {base.level}: {violation.summary}"
-        for number, key in enumerate(base.own):
-            if _key_of_case(subject, base.level, seed, number) != key:
-                return "finding", f"case {number} at {base.level} ends otherwise than without the change"
-    return "survived", ""
+        for task, known in zip(tasks[base.level], base.tasks, strict=True):
+            end = _end_of_task(task, subject, base.level, seed, base.avoid)
+            if not End.same(end, known):
+                return (
+                    "finding",
+                    f"{task.check} at {base.level}: {end.says if end else 'what was wrong is right'}",
+                )
+        for number, known in enumerate(base.cases):
+            end = _end_of_case(subject, base.level, seed, number)
+            if not End.same(end, known):
+                return (
+                    "finding",
+                    f"case {number} at {base.level}: {end.says if end else 'what was wrong is right'}",
+                )
+    return LIVES
 
 
 # -- what is known of those that live --------------------------------------------------------------------
@@ -264,22 +316,40 @@ def _try(
 def explain(score: Score, known: Sequence[Explained], whole: bool = False) -> tuple[Score, list[Explained]]:
     """The score with reasons on its survivors, proven equivalents left out; and the entries that fit no mutant.
 
-    whole: every entry has to fit; else only those of the modules that were changed.
+    whole: every entry has to fit; else only those of the subjects and modules that were changed.
     """
     entries = {entry.key: entry for entry in known}
     modules = {fate.mutant.module for fate in score.fates}
+    subjects = {"", *(_release(fate) for fate in score.fates)}
     used: set[Explained] = set()
     fates = []
     for fate in score.fates:
         mutant = fate.mutant
-        entry = entries.get((f"{mutant.module}:{mutant.function}", mutant.text, mutant.before, mutant.after))
+        function = f"{mutant.module}:{mutant.function}"
+        entry = entries.get((function, mutant.text, mutant.before, mutant.after)) or entries.get(
+            (_release(fate), function, mutant.spot)
+        )
         if entry is not None:
             used.add(entry)
             if fate.fate == "survived":
                 fate = replace(fate, reason=entry.reason, fate="equivalent" if entry.proven else "survived")
         fates.append(fate)
-    asked = [entry for entry in known if whole or entry.function.partition(":")[0] in modules]
+    asked = [
+        entry
+        for entry in known
+        if whole
+        or (
+            entry.subject in subjects
+            and entry.function.partition(":")[0] in modules
+            and entry.function not in score.undriven
+        )
+    ]
     return Score(fates, score.undriven, score.seconds), [entry for entry in asked if entry not in used]
+
+
+def _release(fate: Fate) -> str:
+    """`sglang@0.5.2` of `sglang@0.5.2:paged`."""
+    return fate.subject.partition(":")[0]
 
 
 def survivors(score: Score) -> Iterator[Fate]:

@@ -12,6 +12,7 @@ import copy
 import gc
 import inspect
 import types
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,24 +26,33 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv,
     ast.Div: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
+_SYMMETRIC = frozenset(
+    {"min", "max", "minimum", "maximum", "equal"}
+)  # say the same of two values in either order
 _DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Raise, ast.Assert)
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One change. function: its qualified name; line: where, from 1; text: what the line says; place: the how
-    manieth change of the module."""
+    manieth change of the module, from 0; nth: of its line, from 1."""
 
     module: str
     function: str
     line: int
     text: str
     place: int
+    nth: int
     before: str
     after: str
 
+    @property
+    def spot(self) -> str:
+        """Line and number on it, such as `54.1`: names a change of a file that stays as it is."""
+        return f"{self.line}.{self.nth}"
+
     def __str__(self) -> str:
-        return f"{self.module}:{self.line} {self.function}: {self.before}  ->  {self.after}"
+        return f"{self.module}:{self.spot} {self.function}: {self.before}  ->  {self.after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +75,18 @@ class Source:
     def mutants(self, driven: frozenset[str]) -> list[Mutant]:
         """All changes in the functions that are named, in the order of the source."""
         lines = Path(self.path).read_text(encoding="utf-8").splitlines()
-        return [
-            Mutant(
-                self.module,
-                change.function,
-                change.line,
-                lines[change.line - 1].strip(),
-                place,
-                change.before,
-                change.after,
-            )
-            for place, change in enumerate(_changes(self.tree))
-            if change.function in driven
-        ]
+        on_line: Counter[int] = Counter()
+        mutants = []
+        for place, change in enumerate(_changes(self.tree)):
+            on_line[change.line] += 1
+            if change.function in driven:
+                text, nth = lines[change.line - 1].strip(), on_line[change.line]
+                mutants.append(
+                    Mutant(
+                        self.module, change.function, change.line, text, place, nth, change.before, change.after
+                    )
+                )  # fmt: skip
+        return mutants
 
     def apply(self, mutant: Mutant) -> bool:
         """Puts a mutant into its function. False where the change makes no difference to what is executed."""
@@ -179,7 +188,9 @@ def _in_statement(
     parent: ast.AST, field: str, index: int, statement: ast.stmt, name: str
 ) -> Iterator[_Change]:
     if isinstance(statement, _DROPPED) and not _is_text(statement):
-        yield _Change(name, statement.lineno, parent, field, index, ast.Pass(), _text(statement), "(dropped)")
+        # Never executed, and not gone: a function without it may have other variables, and be no mutant of this one.
+        never = ast.If(ast.Constant(False), [statement], [])
+        yield _Change(name, statement.lineno, parent, field, index, never, _text(statement), "(dropped)")
     if isinstance(statement, ast.Raise | ast.Assert):
         # What an error says is for people; whether it is raised is what counts.
         inner = [("test", statement.test)] if isinstance(statement, ast.Assert) else []
@@ -234,8 +245,15 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Constant(not value)
         case ast.Constant(int() as value):
             yield ast.Constant(value + 1)
-        case ast.Call(function, [first, second, *more], keywords) if ast.dump(first) != ast.dump(second):
+        case ast.Call(function, [first, second, *more], keywords) if (
+            ast.dump(first) != ast.dump(second) and _called(function) not in _SYMMETRIC
+        ):
             yield ast.Call(function, [second, first, *more], keywords)
+
+
+def _called(function: ast.expr) -> str:
+    """The name of a function or method."""
+    return getattr(function, "attr", getattr(function, "id", ""))
 
 
 def _changes_as_condition(test: ast.expr) -> bool:

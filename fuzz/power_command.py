@@ -138,9 +138,7 @@ def _mutants(
     printed = _printed(quiet, out)
     print_score(printed, score)
     for entry in stale:
-        printed.print(
-            f"explained, but there is no such mutant: {entry.function}: {entry.before} -> {entry.after}"
-        )
+        printed.print(f"explained, but there is no such mutant: {entry}", highlight=False, soft_wrap=True)
     command = " ".join(("kvassay power", *(f"--mutants {name}" for name in subjects)))
     _page(out, printed, "Small changes that the gate notices", command)
     good = not stale and all(fate.reason for fate in survivors(score))

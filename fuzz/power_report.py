@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fuzz.mutants import Score, survivors
+from fuzz.mutants import Fate, Score, survivors
 from fuzz.power import Catch, Hunt, Summary
 
 WORDS = {True: "yes", False: "NO"}
@@ -129,10 +130,12 @@ def _print_properties(console: Console, summary: Summary) -> None:
 
 
 def print_score(console: Console, score: Score) -> None:
-    """The mutation score with its denominator, and every survivor."""
-    for fate in survivors(score):
-        reason = f"\n    {fate.reason}" if fate.reason else "\n    [bold]no reason is known[/bold]"
-        console.print(f"survived: {escape(str(fate.mutant))}{reason}", highlight=False, soft_wrap=True)
+    """Survivors and proven equivalents by their reasons, what is never driven, and the score with its denominator."""
+    for reason, alike in _by_reason(survivors(score)):
+        said = escape(reason) if reason else "[bold]no reason is known[/bold]"
+        _print_group(console, f"survived, {len(alike)}: {said}", alike)
+    for reason, alike in _by_reason(fate for fate in score.fates if fate.fate == "equivalent"):
+        _print_group(console, f"equivalent, {len(alike)}: {escape(reason)}", alike)
     counts = {name: sum(fate.fate == name for fate in score.fates) for name in ("same", "equivalent")}
     for name in score.undriven:
         console.print(f"never driven: {escape(name)}", highlight=False, soft_wrap=True)
@@ -148,6 +151,20 @@ def print_score(console: Console, score: Score) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _by_reason(fates: Iterable[Fate]) -> list[tuple[str, list[Fate]]]:
+    """Those with no reason first, else in the order of the source."""
+    groups: dict[str, list[Fate]] = {"": []}
+    for fate in fates:
+        groups.setdefault(fate.reason, []).append(fate)
+    return [(reason, alike) for reason, alike in groups.items() if alike]
+
+
+def _print_group(console: Console, title: str, alike: list[Fate]) -> None:
+    console.print(title, highlight=False, soft_wrap=True)
+    for fate in alike:
+        console.print(f"    {escape(str(fate.mutant))}", highlight=False, soft_wrap=True)
 
 
 def score_document(score: Score) -> dict[str, Any]:

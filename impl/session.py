@@ -346,21 +346,21 @@ class Session:
         )
         translated = self.allocator.translate_loc_from_full_to_swa(every)
         mapping = translated.tolist()
-        if not promised:
-            return tuple(mapping), ""
-        nowhere = mapping.pop(0)
-        cache = self.allocator.get_kvcache()
+        nowhere = mapping.pop(0) if promised else -1
         wrong = ""
         if nowhere != -1:
             wrong = f"-1, which stands for no slot, maps to {nowhere}"
-        elif translated.dtype != getattr(torch, promised):
+        elif promised and translated.dtype != getattr(torch, promised):
             wrong = f"translated slots are {translated.dtype}, and {promised} is promised"
-        elif (
-            cache is not None
-            and cache.full_to_swa_index_mapping is not self.allocator.full_to_swa_index_mapping
-        ):
+        elif "full_to_swa_index_mapping" in self.traits.attributes and not self._cache_knows_mapping():
             wrong = "the KV cache has another mapping than the allocator"
         return tuple(mapping), wrong
+
+    def _cache_knows_mapping(self) -> bool:
+        """Whether the KV cache has the allocator's mapping, or a proxy of it."""
+        cache, own = self.allocator.get_kvcache(), self.allocator.full_to_swa_index_mapping
+        known = None if cache is None else cache.full_to_swa_index_mapping
+        return cache is None or (known is not None and known.data_ptr() == own.data_ptr())
 
     # -- K and V ---------------------------------------------------------------------------------------
 

@@ -46,6 +46,13 @@ _DIALECTS = {
     ),
 }  # fmt: skip
 
+# What callers read. The `size` of window pools is the full one's or the smaller one's: releases differ.
+_ATTRIBUTES = {
+    "token": frozenset({"size", "page_size", "dtype", "device"}),
+    "paged": frozenset({"size", "page_size", "dtype", "device", "num_pages"}),
+    "swa": frozenset({"size_full", "size_swa", "page_size", "dtype", "device", "full_to_swa_index_mapping"}),
+}
+
 
 def release_subject(name: str, version: str, part: str, engine: str, path: str, device: str) -> LocalSubject:
     """The part of a release (`version`), of a working tree (`path`), or of what is installed."""
@@ -93,6 +100,7 @@ def release_subject(name: str, version: str, part: str, engine: str, path: str, 
 
     have = _methods(release, chosen, sizes)
     form = release.form(chosen) or "mirrored"
+    attributes = _ATTRIBUTES[kind] | ({"need_sort"} if len(sorts) > 1 else set())
 
     def claims(config: Config) -> Traits:
         operations = have
@@ -106,6 +114,7 @@ def release_subject(name: str, version: str, part: str, engine: str, path: str, 
             free_full="free_full" in dir(release.cls(chosen)) and part == "swa",
             undefined=frozenset({"mirror", "new pages"}) if form == "device" else frozenset(),
             dialect=_dialect(number, part, config),
+            attributes=attributes,
         )
 
     about = sglang.describe(

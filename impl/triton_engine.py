@@ -115,6 +115,10 @@ class TritonEngine:
         """Requests that one program of an extend by one launch sums up: a power of two from 32 to `most`."""
         return max(32, int(triton.next_power_of_2(bs)))
 
+    def at_once(self, bs: int, total: int) -> bool:
+        """Whether each program of an extend sums up by itself all that is before its own request."""
+        return bs <= self.most
+
     def chunk(self, bs: int, total: int) -> int:
         """Tokens of one request that one program of an extend writes: 256, or more where requests are long."""
         if bs > self.most or total <= 256 * bs:
@@ -157,7 +161,7 @@ class TritonEngine:
             return
         prefix, seq = prefix_lens.contiguous(), seq_lens.contiguous()
         last, free = last_loc.contiguous(), free_pages.contiguous()
-        if bs <= self.most:
+        if self.at_once(bs, total):
             chunk = self.chunk(bs, total)
             programs = bs + (total - 1) // chunk
             constants: tuple[int, ...] = (page_size, self.lanes(bs), chunk, total <= chunk <= 256)

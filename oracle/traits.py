@@ -76,9 +76,10 @@ class Traits:
     swa_now: `free_swa` inside a group takes effect at once, instead of at the group's end.
     free_full: slots whose window half is gone are freed with `free_full`, and not with `free`.
     dialect: its exact order, or None where it claims none (then there is no parity level).
-    attributes: what callers read of it, and a new allocator has right (`impl.session`, `attributes_of`).
+    attributes: what callers read of it, and a new allocator has right (`impl.session`, `attributes_of`); where
+    the mapping is one of them, the KV cache has the same.
     translates: dtype of the SWA slots of full slots, where it is promised; then -1 stays -1, so that a request
-    without a last token stays one, and the KV cache has the same mapping.
+    without a last token stays one.
     """
 
     operations: frozenset[str] = ALWAYS | OPTIONAL

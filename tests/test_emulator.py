@@ -394,3 +394,25 @@ def test_what_is_not_emulated_says_so():
         run(dots, (1,), numbers(1))
     with pytest.raises(ValueError, match="power of two"):
         run(odd_range, (1,), numbers(1))
+    run(copy, (1,), numbers(1), numbers(1), 1, BLOCK=4, num_warps=4)
+    for warps in (0, 5):
+        with pytest.raises(ValueError, match=f"copy: num_warps is a power of two, not {warps}"):
+            run(copy, (1,), numbers(1), numbers(1), 1, BLOCK=4, num_warps=warps)
+
+
+@triton.jit
+def axes(x_ptr, AXIS: tl.constexpr, HOW: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, 4))
+    if HOW == "sum":
+        tl.store(x_ptr, tl.sum(x, AXIS))
+    else:
+        tl.store(x_ptr + tl.arange(0, 4), tl.cumsum(x, AXIS))
+
+
+@pytest.mark.parametrize("how", ["sum", "cumsum"])
+def test_an_axis_that_a_block_lacks_is_refused(how):
+    x = numbers(1, 2, 3, 4)
+    assert run(axes, (1,), x, AXIS=0, HOW=how) == ""
+    assert int(x[0]) == {"sum": 10, "cumsum": 1}[how]
+    with pytest.raises(ValueError, match="axis 1 is out of bounds"):
+        run(axes, (1,), x, AXIS=1, HOW=how)

@@ -15,6 +15,7 @@ from impl.engines import LocalEngine
 from impl.paged import PagedAllocator
 from impl.session import Bench
 from impl.subject import Space, own, pool_lists
+from impl.torch_engine import TorchEngine
 from impl.triton_engine import TritonEngine
 from oracle.casefile import CaseFile, dumps, loads
 from oracle.ops import Case, Config, Decode, Extend, Grow, config_sentence
@@ -22,7 +23,7 @@ from properties.checks import Task
 from properties.judged import judged
 from properties.kernels import check_batch, draw_batch
 from properties.sources import SeededSource
-from properties.workload import draw_config
+from properties.workload import draw_config, generate
 
 
 @triton.jit
@@ -163,3 +164,40 @@ def test_the_kernel_tier_finds_it_too(engine_class, category):
     batches = (draw_batch(SeededSource(number), 20) for number in range(200))
     found = {v.symptom for v in (check_batch(engine, batch, "int64") for batch in batches) if v}
     assert category in found
+
+
+def test_a_few_cases_take_every_way_through_the_kernels(monkeypatch):
+    """What the gate can't reach it can't judge: a mutant in a second program, or a second round, would live."""
+    engine = EmulatedEngine(Emulator())
+    ways = set()
+
+    def watched(name):
+        launch = getattr(engine, name)
+
+        def call(programs, tensors, numbers, constants, *more):
+            if name == "_free":
+                ways.add((name, "one round" if numbers[0] <= constants[1] else "several rounds"))
+            else:
+                ways.add((name, "one program" if programs == 1 else "several programs"))
+            launch(programs, tensors, numbers, constants, *more)
+
+        return call
+
+    for name in ("_extend", "_shares", "_decode", "_free"):
+        monkeypatch.setattr(engine, name, watched(name))
+    put_before = TorchEngine.put_before
+
+    def by_torch(self, slots, listed, page_size):
+        ways.add(("put_before", "by torch"))
+        put_before(self, slots, listed, page_size)
+
+    monkeypatch.setattr(TorchEngine, "put_before", by_torch)
+    chosen = own("paged", engine=engine)
+    for number in range(100):
+        case = generate(SeededSource(number), chosen.space, chosen.traits, "hardened")
+        assert judged(chosen, case, "hardened").violation is None
+    kernels = ("_extend", "_shares", "_decode")
+    assert ways == {
+        *((name, many) for name in kernels for many in ("one program", "several programs")),
+        ("_free", "one round"), ("_free", "several rounds"), ("put_before", "by torch"),
+    }  # fmt: skip

@@ -1,19 +1,38 @@
 """Does a mutant change what is executed, and does the gate's verdict on it say the truth?"""
 
 import importlib.util
+import io
 import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fuzz.explained import EXPLAINED, Explained, read_explained
 from fuzz.forked import in_fork
-from fuzz.mutants import Fate, Score, explain, fates_of, prepare, sources_of, survivors
+from fuzz.mutants import (
+    LIVES,
+    Base,
+    End,
+    Fate,
+    Score,
+    _end_of_case,
+    _end_of_task,
+    _noticed,
+    explain,
+    fates_of,
+    prepare,
+    sources_of,
+    survivors,
+)
 from fuzz.mutator import Source
+from fuzz.power_report import print_score
 from impl.errors import SubjectError
 from impl.names import local
+from properties.checks import Task
+from properties.judged import HarnessError
 
 TEXT = '''"""A module to be changed."""
 
@@ -30,6 +49,7 @@ class Counter(Base):
 
     def __init__(self, low: int = 0):
         """Starts."""
+        super().__init__()
         self.low = low
 
     def size(self):
@@ -48,7 +68,7 @@ class Counter(Base):
 
 def idle(x):
     x = x
-    return between(x, 2, 3) if x else -x
+    return between(max(x, 1), 2, 3) if x else -x
 
 
 def between(low, value, high):
@@ -88,11 +108,12 @@ def test_all_kinds_of_change_and_nothing_in_texts(module):
         ("Counter.between", "raise ValueError(f'{value + 1} is not in {low}..{high}')", "(dropped)"),
         ("between", "Counter.between(low, value, high)", "Counter.between(value, low, high)"),
         ("idle", "-x", "x"),
-        ("idle", "between(x, 2, 3) if x else -x", "-x if x else between(x, 2, 3)"),
+        ("idle", "between(max(x, 1), 2, 3) if x else -x", "-x if x else between(max(x, 1), 2, 3)"),
         ("ready", "flag.ready", "not flag.ready"),
         ("ready", "'yes' and 0", "'yes' or 0"),
         ("Counter.between", "True", "False"),
     } <= changes
+    assert not any(m.before == "max(x, 1)" for m in mutants)  # says the same either way
     assert not any(
         m.before == "value + 1" or (m.before == "0" and m.function == "Counter.__init__") for m in mutants
     )
@@ -140,7 +161,9 @@ def test_what_a_fork_does_stays_there():
     assert in_fork(lambda: box.append(1) or "done", 10).value == "done"
     assert box == []
     assert in_fork(lambda: os.kill(os.getpid(), signal.SIGSEGV), 10)[::2] == ("died", "SIGSEGV")
-    assert in_fork(lambda: time.sleep(60), 0.3).fate == "hung"
+    assert in_fork(lambda: time.sleep(600), 0.1).fate == "hung"
+    assert in_fork(lambda: any(iter(int, 1)), 0.3).fate == "hung"
+    assert in_fork(lambda: time.sleep(0.5), 0.1).fate == "answered"  # it waited, and was no longer on a core
     with pytest.raises(KeyError):
         in_fork(lambda: {}["no"], 10)
 
@@ -172,6 +195,35 @@ def test_the_gate_kills_what_it_can_see_and_nothing_else():
         assert fate.fate in (expected, "broke") if expected == "finding" else fate.fate == expected, str(fate)
 
 
+@pytest.mark.parametrize("name", ["token", "defect:canary"])
+def test_what_ends_as_it_did_without_the_change_is_not_noticed(name):
+    subject = local(name)
+    task = Task(name, "sequences", 0, 40)
+    end = _end_of_task(task, subject, "contract", 1, frozenset())
+    assert (end is None) == (name == "token")
+    cases = tuple(_end_of_case(subject, "contract", 1, number) for number in range(40))
+    assert any(cases) == (name != "token")
+
+    def noticed(tasks, cases):
+        base = Base("contract", frozenset(), tasks, cases)
+        return _noticed(subject, [base], {"contract": [task]}, 1)
+
+    assert noticed((end,), cases) == LIVES
+    assert noticed((end and end._replace(says="other words"),), cases) == LIVES
+    other = End(("GROUP", "fault"), 3, "GROUP: one page is there twice")
+    assert noticed((other,), cases)[0] == "finding"
+    fate, by = noticed((end,), (*cases[:39], other))
+    assert (fate, by.startswith("case 39 at contract")) == ("finding", True)
+
+
+def test_a_subject_that_is_told_from_itself_is_no_subject(monkeypatch):
+    monkeypatch.setattr("fuzz.mutants.plan_of", lambda *_: [])
+    assert prepare("token", "quick", 1).mutants == ()  # nothing was driven
+    monkeypatch.setattr("fuzz.mutants._noticed", lambda *_: ("finding", "UNIQUE: by chance"))
+    with pytest.raises(HarnessError, match="told from itself"):
+        prepare("token", "quick", 1)
+
+
 def test_the_modules_of_a_subject_are_its_own():
     assert {s.module for s in sources_of(local("swa"))} >= {
         "impl.base",
@@ -188,21 +240,70 @@ def test_reasons_are_for_survivors_and_proofs_leave_the_score(module):
     assert score.share == pytest.approx(1 / 3)
 
     def entry(mutant, proven):
-        return Explained(
-            f"{mutant.module}:{mutant.function}", mutant.text, mutant.before, mutant.after, "why", proven
-        )
+        function = f"{mutant.module}:{mutant.function}"
+        return Explained(function, "why", mutant.text, mutant.before, mutant.after, proven=proven)
 
     better, stale = explain(score, [entry(first, True), entry(second, False)])
     assert better.share == pytest.approx(1 / 2)
     assert [fate.reason for fate in survivors(better)] == ["why"]
     assert stale == []
-    gone = Explained("changed_here:idle", "nothing", "a", "b", "why")
-    assert explain(score, [gone])[1] == [gone]
+
+
+def test_the_report_has_the_score_its_denominator_and_every_survivor_with_its_reason(module):
+    _, mutants = mutants_of(module)
+    a, b, c, d, e, f = mutants[:6]
+    score = Score(
+        [
+            Fate(a, "survived", reason="tolerated"), Fate(b, "survived"), Fate(c, "equivalent", reason="the same"),
+            Fate(d, "finding"), Fate(e, "hung"), Fate(f, "same"),
+        ],
+        ["changed_here:idle"],
+    )  # fmt: skip
+    console = Console(record=True, width=40, file=io.StringIO())
+    print_score(console, score)
+    assert console.export_text().splitlines() == [
+        "survived, 1: no reason is known", f"    {b}",
+        "survived, 1: tolerated", f"    {a}",
+        "equivalent, 1: the same", f"    {c}",
+        "never driven: changed_here:idle",
+        "",
+        "2 of 4 mutants killed: 50.0% (1 finding, 1 hung), in 0 s. Left out: 1 proven equivalent, 1 with the same "
+        "bytecode, 1 functions that are never driven.",
+    ]  # fmt: skip
+
+
+def test_reasons_for_a_release_are_for_that_release_and_name_places(module):
+    _, mutants = mutants_of(module)
+    assert [m.spot for m in mutants if m.function == "Counter.size"] == ["20.1", "20.2"]
+    mutant = next(m for m in mutants if m.spot == "20.2")
+    score = Score([Fate(mutant, "survived", subject="sglang@1.0:paged")])
+    function = "changed_here:Counter.size"
+    here, elsewhere = (Explained(function, "why", subject=f"sglang@{v}", spot="20.2") for v in ("1.0", "2.0"))
+    assert [fate.reason for fate in survivors(explain(score, [elsewhere, here])[0])] == ["why"]
+    better, stale = explain(score, [elsewhere])
+    assert ([fate.reason for fate in survivors(better)], stale) == ([""], [])
+    assert explain(score, [elsewhere], whole=True)[1] == [elsewhere]
+
+
+def test_a_reason_that_fits_no_mutant_is_told_unless_its_function_was_not_driven(module):
+    _, (mutant, *_) = mutants_of(module)
+    gone = Explained("changed_here:idle", "why", text="nothing", before="a", after="b")
+    assert explain(Score([Fate(mutant, "finding")]), [gone])[1] == [gone]
+    assert explain(Score([Fate(mutant, "finding")], ["changed_here:idle"]), [gone])[1] == []
+    assert explain(Score([Fate(mutant, "finding")], ["changed_here:idle"]), [gone], whole=True)[1] == [gone]
 
 
 def test_the_projects_own_reasons_can_be_read_and_bad_ones_not(tmp_path):
     assert all(entry.reason for entry in read_explained(EXPLAINED))
-    bad = tmp_path / "bad.toml"
-    bad.write_text('[[mutant]]\nfunction = "a:b"\n')
-    with pytest.raises(SubjectError, match=r"\[\[mutant\]\] 1 has to have"):
-        read_explained(bad)
+    file = tmp_path / "explained.toml"
+    whole = '[[release]]\nsubject = "sglang@1.0"\nfunction = "a:b"\nspots = ["3.1", "3.2"]\nreason = "why"\n'
+    file.write_text(whole)
+    assert [str(entry) for entry in read_explained(file)] == ["a:b: 3.1", "a:b: 3.2"]
+    for text, said in {
+        '[[mutant]]\nfunction = "a:b"\n': r"\[\[mutant\]\] 1 has to have after, before",
+        whole + whole.replace('reason = "why"', 'reason = " "'): r"\[\[release\]\] 2 has to have",
+        whole + "line = 3\n": r"\[\[release\]\] 1 has to have",
+    }.items():
+        file.write_text(text)
+        with pytest.raises(SubjectError, match=said):
+            read_explained(file)

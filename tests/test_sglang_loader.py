@@ -316,3 +316,61 @@ def test_without_the_interpreter_the_emulator_is_taken_and_triton_refused_with_w
         interpret=False,
     )
     assert "TRITON_INTERPRET=1" in message
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("version", ["0.4.10.post2", "0.5.2", "0.5.23"])
+def test_what_callers_read_is_asked_of_every_part(version):
+    found = child(
+        """
+        import types
+
+        from impl.session import attributes_of
+        from impl.sglang_subject import release_subject
+        from properties.workload import typical_config
+
+        results = {}
+        for part in PARTS:
+            subject = release_subject(part, sys.argv[1], part, "", "", "cpu")
+            config = typical_config(subject.space, "contract")
+            names = subject.traits(config).attributes
+            allocator = subject.make(config).allocator
+            has = {name: getattr(allocator, name) for name in names}
+            said = [attributes_of(allocator, config, names, "cpu")]
+            for gone in sorted(names):
+                rest = types.SimpleNamespace(**{name: value for name, value in has.items() if name != gone})
+                said.append(attributes_of(rest, config, names, "cpu"))
+            results[part] = [sorted(names), said]
+        print(json.dumps(results))
+        """,
+        version,
+    )
+    assert set(found) == {"token", "paged", "ascend", "swa"}
+    for names, said in found.values():
+        assert {"page_size", "dtype", "device"} < set(names)
+        assert said == ["", *(f"{name} is not there" for name in names)]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("version", ["0.4.10.post2", "0.5.2", "0.5.23"])
+def test_a_kv_cache_without_the_mapping_of_its_windows_is_seen(version):
+    sound, lost, other = child(
+        """
+        from impl.sglang_subject import release_subject
+        from oracle.ops import Config
+
+        subject = release_subject("swa", sys.argv[1], "swa", "", "", "cpu")
+        session = subject.open(Config("swa", 4, 1, swa_pages=3, data=True))
+        said = [session.begin().mismapped]
+        cache = session.allocator.get_kvcache()
+        for mapping in (None, session.allocator.full_to_swa_index_mapping.clone()):
+            cache.full_to_swa_index_mapping = mapping
+            seen = session.begin()
+            said.append(seen.mismapped or seen.outcome)
+        print(json.dumps(said))
+        """,
+        version,
+    )
+    assert sound == ""
+    assert other == "the KV cache has another mapping than the allocator"
+    assert lost in (other, "raised")  # later releases ask the cache where a slot is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import linecache
 from collections.abc import Callable
@@ -71,5 +72,6 @@ def load(module: str, old: str, new: str) -> ModuleType:
     linecache.cache[file] = len(changed), None, changed.splitlines(keepends=True), file
     made = ModuleType(module)
     made.__file__ = file
+    importlib.import_module(module)  # dataclasses look up the module of their class by its name
     exec(compile(changed, file, "exec"), made.__dict__)
     return made

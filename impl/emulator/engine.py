@@ -12,21 +12,26 @@ from impl.emulator.language import next_power_of_2
 from impl.emulator.launch import Emulator
 from impl.triton_engine import KERNELS, TritonEngine
 
-LEAST, PROGRAMS = 8, 4
+PROGRAMS = 4
+FEW = 8  # requests
 
 
 class EmulatedEngine(TritonEngine):
     """`TritonEngine` on an emulator. That an engine fills all of its output is a promise, and looked at here.
 
     Programs are narrow, so that many launches have several, but never many more than PROGRAMS of them; and few
-    requests are many already, so that small batches take all ways.
+    requests and slots are many already, so that small batches and frees take all ways.
     """
 
-    most = 4
+    most_freed = 32
 
     def __init__(self, emulator: Emulator, kernels: Mapping[str, Any] = KERNELS) -> None:
         super().__init__({name: emulator.kernel(kernel) for name, kernel in kernels.items()})
         self.emulator = emulator
+
+    def at_once(self, bs: int, total: int) -> bool:
+        """Whether an extend is one launch: few requests have both ways, and the tokens say which."""
+        return bs <= FEW and total % 2 == 0
 
     def lanes(self, bs: int) -> int:
         """Requests that one program of an extend by one launch sums up."""
@@ -34,19 +39,19 @@ class EmulatedEngine(TritonEngine):
 
     def share(self, bs: int, total: int) -> tuple[int, int, int, int]:
         """How an extend of many requests is shared among programs."""
-        return _narrow(bs), 2, 4, _narrow(total)
+        return _narrow(bs, 2), 2, 4, _narrow(total, 4)
 
     def steps(self, bs: int) -> int:
         """Requests for which one program of a decode answers."""
-        return _narrow(bs)
+        return _narrow(bs, 2)
 
     def chunk(self, bs: int, total: int) -> int:
         """Tokens of one request that one program of an extend writes."""
-        return _narrow(total)
+        return _narrow(total, 4)
 
     def freed(self, count: int) -> tuple[int, int]:
         """Slots that the program of a free looks at in one go, and pages that it ranks in one go."""
-        return LEAST, LEAST // 2
+        return 8, 4
 
     def extend(
         self,
@@ -74,6 +79,6 @@ class EmulatedEngine(TritonEngine):
         self.emulator.look_at(out)
 
 
-def _narrow(lanes: int) -> int:
-    """Lanes of a program where PROGRAMS of them have `lanes` at least."""
-    return max(LEAST, next_power_of_2(-(-lanes // PROGRAMS)))
+def _narrow(lanes: int, least: int) -> int:
+    """Lanes of a program where PROGRAMS of them have `lanes`, or more."""
+    return max(least, next_power_of_2(-(-lanes // PROGRAMS)))

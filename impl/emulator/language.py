@@ -290,7 +290,7 @@ def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DTy
     """The sum, of all lanes or along an axis."""
     added = _summands(value, dtype)
     lanes = _exact(added)
-    if lanes.size <= FEW and not keep_dims and (axis is None or lanes.ndim == 1):
+    if lanes.size <= FEW and not keep_dims and (axis is None or (lanes.ndim == 1 and axis == 0)):
         result = builtins.sum(lanes.reshape(-1).tolist())  # many times faster than NumPy's
     else:
         result = np.sum(lanes, axis=axis, keepdims=keep_dims, dtype=lanes.dtype)

@@ -96,8 +96,12 @@ class Kernel:
             now.kernel, now.program, now.grid, now.undefined, now.found = before
 
     def _completed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with defaults, and without what is said to the compiler. TypeError as for a function."""
+        """The arguments with defaults, and without what is said to the compiler. TypeError as for a function,
+        ValueError for a number of warps that Triton refuses."""
         ours = {name: value for name, value in kwargs.items() if name in self._known or name not in OPTIONS}
+        warps = kwargs.get("num_warps", 1) if "num_warps" not in ours else 1
+        if warps < 1 or warps & (warps - 1):
+            raise ValueError(f"{self.fn.__name__}: num_warps is a power of two, not {warps}")
         try:
             bound = self._signature.bind(*args, **ours)
         except TypeError as error:
