@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ class Recorder:
         windows: Callable[[], Runs | None] = lambda: None,
     ) -> None:
         self.path = Path(path)
-        if self.path.exists() or any(self.path.parent.glob(f"{self.path.name}.[0-9]*")):
+        if self.path.exists() or any(self.path.parent.glob(f"{glob.escape(self.path.name)}.[0-9]*")):
             raise FileExistsError(f"{self.path}: there is a trace already; give another path")
         self.limit, self.keep = limit, keep
         self._header, self._process, self._windows = header, os.getpid(), windows

@@ -12,7 +12,7 @@ from oracle.translate import Translated, Translator, Untranslatable
 from oracle.verdict import Observation, Violation
 from oracle.world import AllocCall, BatchCall
 
-FORGET_EVERY = 1 << 16  # calls
+FORGET_EVERY = 1 << 16  # pages handed out
 
 
 class Followed(NamedTuple):
@@ -38,6 +38,7 @@ class Follower:
         self.calls = 0
         self.over = ""
         self._grouped = start.group
+        self._handed_out = 0
         self._begin(start)
 
     def _begin(self, start: Start) -> None:
@@ -102,8 +103,11 @@ class Follower:
             self._judge.settle()
         elif not isinstance(step.call, AllocCall | BatchCall) or call.outcome == "slots":
             self.translator.apply(translated, answer)
-        if number % FORGET_EVERY == FORGET_EVERY - 1:
+        self._handed_out += len(step.fresh)
+        # Forgetting costs what is held: of a full pool it waits until as much has gone through it.
+        if self._handed_out > max(FORGET_EVERY, len(self.translator.held)):
             self._judge.forget()
+            self._handed_out = 0
         return Followed(translated)
 
     def _anew(self, call: RawCall) -> Followed:

@@ -6,21 +6,21 @@ lengths, slot numbers and error types; no tokens and no text.
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from oracle import casefile
+from oracle import casefile, records
 from oracle.ops import Case, Config
 
 SCHEMA = 2
 READ = (1, 2)  # 1 says nothing of groups and window halves at the head of a file
-KIND = "kvassay trace"
-LONGEST_LINE = 64 << 20  # characters; a longer line is no call of ours
-
-LONGEST_RUN = 1 << 26
+KIND = records.TRACE
+LONGEST_LINE = 16 << 20  # characters; a longer line is no call of ours
+MOST_SLOTS = 1 << 24  # that one call names
 
 Runs: TypeAlias = tuple[
     tuple[int, int], ...
@@ -167,7 +167,7 @@ def line_of(call: RawCall) -> str:
 class Trace:
     """A trace on disk, read line by line: it may be larger than memory.
 
-    path: any of its files; those that were rotated away before (`path.1`, `path.2`, …) are read first. `size`,
+    path: its last file; those that were rotated away before (`path.1`, `path.2`, …) are read first. `size`,
     `read`: characters, in all and so far. After reading, `notes` says what was passed over. TraceError names file
     and line where one is broken.
     """
@@ -179,7 +179,7 @@ class Trace:
         self.header = self._header(self.files[0])
         if self.header.part > 1:
             self.notes.append(
-                f"{self.files[0]} is part {self.header.part} of its trace: those before it are gone, and what they gave"
+                f"{self.files[0]} is part {self.header.part} of its trace: those before it are not read, and what they gave"
                 " is known only by what is said of it later"
             )
 
@@ -219,18 +219,26 @@ class Trace:
             # Lines are written whole, the end of the line last: so this call never came back.
             self.notes.append(f"{path}: line {number}: was cut off while it was written, and is left out")
             return None
-        return call_of(line, f"{path}: line {number}")
+        try:
+            return call_of(line, f"{path}: line {number}")
+        except TraceError as error:
+            before = f" (`head -n {number - 1}` of the file is a trace again)" if number > 2 else ""
+            raise TraceError(f"{error}{before}") from None
 
 
 def is_trace(path: str | Path) -> bool:
-    """Whether a file begins as a trace does. TraceError where there is none."""
+    """Whether a file begins as a trace does. TraceError where there is none that can be read twice."""
     with open(files_of(Path(path))[0], "rb") as file:
         return KIND.encode() in file.read(200)
 
 
 def files_of(path: Path) -> list[Path]:
     """The files of a trace, oldest first. TraceError where there are none."""
-    rotated = [p for p in path.parent.glob(f"{path.name}.*") if p.name[len(path.name) + 1 :].isdigit()]
+    if path.exists() and not path.is_file():
+        raise TraceError(f"{path}: is no file, and is read more than once: write it to one first")
+    rotated = [
+        p for p in path.parent.glob(f"{glob.escape(path.name)}.*") if p.name[len(path.name) + 1 :].isdigit()
+    ]
     files = sorted(rotated, key=lambda p: int(p.suffix[1:])) + ([path] if path.exists() else [])
     if not files:
         raise TraceError(f"{path}: there is no such file")
@@ -351,12 +359,16 @@ def _text(value: object, place: str) -> str:
 
 def _runs(value: object, place: str) -> Runs:
     runs = []
+    named = 0
     for item in _list(value, place):
         pair = _list(item, place)
         if len(pair) != 2:
             raise TraceError(f"{place}: a run is a first number and a count")
         first, count = (_number(entry, place) for entry in pair)
-        if not 1 <= count <= LONGEST_RUN:
+        if count < 1:
             raise TraceError(f"{place}: a run has at least one number")
+        named += count
         runs.append((first, count))
+    if named > MOST_SLOTS:
+        raise TraceError(f"{place}: {named:,} slots are more than a call has")
     return tuple(runs)

@@ -141,7 +141,7 @@ def test_only_the_last_files_are_kept_and_the_first_of_them_says_how_full_the_po
     assert len(trace.files) == 3
     assert trace.header.part > 1
     assert trace.header.start.free in (24, 32)
-    assert "are gone" in trace.notes[0]
+    assert "are not read" in trace.notes[0]
     assert 0 < len(list(trace.calls())) < 60
 
 
