@@ -58,7 +58,9 @@ def case_of(
         if followed.anew:
             operations.clear()
             weight, replaced, left_out, begun_before = 0, 0, follower.calls, True
-        if followed.translated is not None:
+        # Where a case has more free pages than there were, what got nothing would get something that nobody frees.
+        would_fit = call.outcome == "none" and followed.violation is None and follower.translator.ahead()
+        if followed.translated is not None and not would_fit:
             new = [*followed.translated.before, followed.translated.step.operation]
             operations += new
             weight += sum(map(_weight, new))

@@ -65,6 +65,7 @@ class Translator:
         self._uid = 1
         self._names = 0
         self._ready: list[Operation] = []  # of the call at hand
+        self._early: set[int] = set()  # uids that a case gives up before the allocator does
 
     @property
     def held(self) -> dict[int, tuple[int, str, int]]:
@@ -74,6 +75,11 @@ class Translator:
     def knows(self, snapshot: str) -> bool:
         """Whether a snapshot was taken since the first call."""
         return snapshot in self._saved
+
+    def ahead(self) -> bool:
+        """Whether a case has pages free now that the allocator still holds."""
+        self._early &= self._now.page.keys()
+        return bool(self._early)
 
     def own_tokens(self, name: str) -> int:
         """Tokens that a request was given itself."""
@@ -248,7 +254,7 @@ class Translator:
             return self._split(name, place, wanted)
         if wanted != own:
             if wanted < own:
-                self._ready.append(ops.Cut(name, own - wanted))
+                self._cut(name, wanted)
             self._now.requests[name] = request._replace(length=request.base + wanted)
         return name
 
@@ -257,14 +263,32 @@ class Translator:
         now, request, size = self._now, self._now.requests[name], self.config.page_size
         rest = request.pages[place + 1 :]
         own = request.length - request.base - (place + 1) * size
-        self._ready.append(ops.Cut(name, request.length - request.base - wanted))
+        self._cut(name, wanted)
         now.requests[name] = request._replace(pages=request.pages[: place + 1], length=request.base + wanted)
+        self._early.update(uid for uid in rest if uid)
         other = self._name()
         now.requests[other] = Request(rest, own)
         for at, uid in enumerate(rest):
             if uid and now.page.get(uid) in now.owner:
                 now.owner[now.page[uid]] = uid, other, at
         return name
+
+    def _cut(self, name: str, wanted: int) -> None:
+        """A case cuts the request back to so many own tokens.
+
+        A cut has no place in a group that holds parts of pages: a case ends that group first and begins another one.
+        """
+        request, group = self._now.requests[name], self._now.group
+        own, pages = request.length - request.base, list(request.pages)
+        if group is None or not group.parts or any(mask & (mask + 1) for mask in group.parts.values()):
+            self._ready.append(ops.Cut(name, own - wanted))
+            return
+        self._early.update(group.pages, group.parts)
+        while pages and (not pages[-1] or pages[-1] in group.parts):
+            pages.pop()
+        own = min(own, len(pages) * self.config.page_size)
+        cut = (ops.Cut(name, own - wanted),) if own > wanted else ()
+        self._ready += [ops.GroupEnd(), *cut, ops.GroupBegin()]
 
     def _lost(self, call: RawCall, p: int, tokens: int, where: str, decode: bool) -> Translated:
         """A request that goes on inside a page that nobody holds."""
