@@ -116,6 +116,8 @@ def show(
         what = shown(file, impl, level or "", path, device, again)
     except (CaseError, SubjectError) as error:
         refuse(str(error))
+    except OSError as error:
+        refuse(f"{error.filename}: {error.strerror}")
     console = console_for()
     if as_text:
         for line in lines(what):

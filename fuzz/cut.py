@@ -13,8 +13,9 @@ from dataclasses import replace
 from impl.subject import Subject
 from oracle import ops
 from oracle.ledger import Ledger
-from oracle.ops import Case, Config, Free, FreeSwa, Grow, Operation, Part
+from oracle.ops import Case, Free, FreeSwa, Operation
 from oracle.plan import steps_of
+from oracle.rebuilt import rebuilt
 from oracle.traits import Traits
 from oracle.world import World
 
@@ -72,32 +73,6 @@ def _worlds(case: Case, traits: Traits, places: set[int]) -> dict[int, World]:
             break
         world = step.after
     return worlds
-
-
-def rebuilt(world: World, config: Config) -> tuple[Operation, ...]:
-    """Operations that give a new allocator's requests what they hold in a world: pages, lengths and holes."""
-    size = config.page_size
-    sizes = {name: request.length - request.base for name, request in world.requests.items()}
-    made: list[Operation] = []
-    if not sizes:
-        return ()
-    if config.extends:
-        made.append(ops.Extend(tuple(Grow(name, tokens) for name, tokens in sizes.items())))
-    else:
-        made += [ops.Alloc(name, tokens) for name, tokens in sizes.items()]
-    holes = [
-        Part(name, at * size, (at + 1) * size)
-        for name, request in world.requests.items()
-        for at, uid in enumerate(request.pages)
-        if not uid
-    ]
-    gone = [
-        Part(name, at * size, at * size + 1)
-        for name, request in world.requests.items()
-        for at, uid in enumerate(request.pages)
-        if uid in world.gone
-    ]
-    return (*made, *((Free(tuple(holes)),) if holes else ()), *((FreeSwa(tuple(gone)),) if gone else ()))
 
 
 def names_in(operation: Operation) -> tuple[str, ...]:

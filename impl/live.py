@@ -16,11 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from impl.checker import Broken, Checker, Leak, LiveFinding, Site
 from impl.recorder import Recorder
 from impl.tap import Tap, pool_of, tap_of, tapped, untapped
 from oracle.follow import Follower
-from oracle.rawcall import Header
+from oracle.ops import Config
+from oracle.rawcall import Header, Runs, Start, runs_of
 from oracle.traits import ALWAYS, OPTIONAL, Traits
 
 __all__ = (
@@ -46,10 +49,10 @@ def record(
     two waits for the device. FileExistsError where there is a trace.
     """
     pool = pool_of(allocator, kind)
-    full, window = _free_slots(allocator)
     made_by = f"{type(allocator).__module__}.{type(allocator).__qualname__}"
-    header = Header(pool, subject or subject_of(allocator), full, window, made_by=made_by)
-    recorder = Recorder(str(path).replace("{pid}", str(os.getpid())), header, limit, keep)
+    header = Header(pool, subject or subject_of(allocator), _start(allocator, pool), made_by=made_by)
+    own_path = str(path).replace("{pid}", str(os.getpid()))
+    recorder = Recorder(own_path, header, limit, keep, lambda: _windows(allocator, pool))
     allocator, tap = tapped(allocator, mirrors)
     tap.listeners.append(recorder)
     return allocator
@@ -74,13 +77,7 @@ def check(
     taken over as it is; RuntimeError inside a group of frees, ValueError where window halves are gone already.
     """
     pool = pool_of(allocator, kind)
-    full, window = _free_slots(allocator)
-    follower = Follower(
-        pool,
-        traits or _traits_of(allocator),
-        None if full is None else full // pool.page_size,
-        None if window is None else window // pool.page_size,
-    )
+    follower = Follower(pool, traits or _traits_of(allocator), _start(allocator, pool))
     allocator, tap = tapped(allocator, mirrors)
     tap.listeners.append(Checker(follower, found, file, raises, depth))
     return allocator
@@ -132,12 +129,27 @@ def _traits_of(allocator: Any) -> Traits:
     return Traits(operations=ALWAYS | OPTIONAL, swa_now=at_once and "free_group_begin" not in vars(cls))
 
 
-def _free_slots(allocator: Any) -> tuple[int | None, int | None]:
-    """Slots that are free now, in all and in the window. RuntimeError inside a group: what waits can't be known."""
+def _start(allocator: Any, pool: Config) -> Start:
+    """How a pool is now. RuntimeError inside a group: what waits can't be known."""
     # Ours, releases up to 0.5.15, and later ones.
     closed = getattr(allocator, "is_not_in_free_group", getattr(allocator, "free_group", None) is None)
     if not closed or getattr(allocator, "_group", None) is not None:
         raise RuntimeError("a group of frees is open: begin to listen outside of one")
-    if hasattr(allocator, "full_available_size"):
-        return int(allocator.full_available_size()), int(allocator.swa_available_size())
-    return int(allocator.available_size()), None
+    if pool.kind != "swa":
+        return Start(int(allocator.available_size()))
+    full, window = int(allocator.full_available_size()), int(allocator.swa_available_size())
+    return Start(full, window, _windows(allocator, pool))
+
+
+def _windows(allocator: Any, pool: Config) -> Runs | None:
+    """The pages that have a window half now; None where the allocator has no mapping that says so."""
+    if pool.kind != "swa" or not hasattr(allocator, "translate_loc_from_full_to_swa"):
+        return None
+    slots = torch.arange(
+        pool.page_size, (pool.pages + 1) * pool.page_size, device=getattr(allocator, "device", "cpu")
+    )
+    rows = allocator.translate_loc_from_full_to_swa(slots).view(pool.pages, pool.page_size)
+    pages = ((rows > 0).any(dim=1).nonzero().flatten() + 1).tolist()
+    # Entries that a fault left behind say nothing: then nobody knows.
+    whole = len(pages) == pool.swa_pages - int(allocator.swa_available_size()) // pool.page_size
+    return runs_of(pages) if whole else None

@@ -2,44 +2,53 @@
 
 from __future__ import annotations
 
+import glob
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-from oracle.rawcall import Header, RawCall, files_of, header_line, line_of
+from oracle.rawcall import Header, RawCall, Runs, Start, files_of, header_line, line_of
 
 
 class Recorder:
     """A trace being written: one line for each call that came back, in the file before the next call begins.
 
-    limit: bytes after which the file is rotated away to `path.1`, `path.2`, … (inside a group twice as many);
-    keep: how many of those stay (0: all). FileExistsError where there is a trace already. A process that dies leaves every whole line.
+    limit: bytes of calls after which the file is rotated away to `path.1`, `path.2`, … (inside a group twice as many);
+    keep: how many of those stay (0: all). windows: reads which pages have a window half, for the head of the next
+    file. FileExistsError where there is a trace already. A process that dies leaves every whole line.
     """
 
-    def __init__(self, path: str | Path, header: Header, limit: int = 64 << 20, keep: int = 0) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        header: Header,
+        limit: int = 64 << 20,
+        keep: int = 0,
+        windows: Callable[[], Runs | None] = lambda: None,
+    ) -> None:
         self.path = Path(path)
-        if self.path.exists() or any(self.path.parent.glob(f"{self.path.name}.[0-9]*")):
+        if self.path.exists() or any(self.path.parent.glob(f"{glob.escape(self.path.name)}.[0-9]*")):
             raise FileExistsError(f"{self.path}: there is a trace already; give another path")
         self.limit, self.keep = limit, keep
-        self._header, self._process = header, os.getpid()
+        self._header, self._process, self._windows = header, os.getpid(), windows
         self._file = -1
         self._size = 0
-        self._grouped = False
+        self._grouped = header.start.group
+        self._saved: dict[str, bool] = {}  # whether a group was open, by snapshot
         self._open(header)
 
     def heard(self, call: RawCall) -> None:
         """Write one call."""
         if os.getpid() != self._process or self._file < 0:
             return  # a forked child has an allocator of its own
+        if call.outcome == "done":
+            call = self._in_group(call)
         line = line_of(call).encode()
-        # Inside a group a new file could not say what waits for its end; one that stays open is no reason to wait.
-        if self._size + len(line) > self.limit * (1 + self._grouped):
-            self._rotate()
         self._write(line)
-        if call.method in ("free_group_begin", "free_group_end", "clear"):
-            self._grouped = call.method == "free_group_begin"
-        self._header = self._header._replace(
-            free=call.free if call.full is None else call.full, window=call.window
-        )
+        self._size += len(line)
+        # Inside a group a new file can't say what waits for its end; one that stays open is no reason to wait.
+        if self._size >= self.limit * (1 + self._grouped):
+            self._rotate(call)
 
     def close(self) -> None:
         """Write no more."""
@@ -47,14 +56,28 @@ class Recorder:
             os.close(self._file)
             self._file = -1
 
-    def _rotate(self) -> None:
+    def _in_group(self, call: RawCall) -> RawCall:
+        """Keep in mind whether a group is open behind a call; the call, saying so where only a snapshot tells."""
+        match call.method:
+            case "free_group_begin" | "free_group_end" | "clear":
+                self._grouped = call.method == "free_group_begin"
+            case "backup_state":
+                self._saved[call.name] = self._grouped
+            case "restore_state":
+                self._grouped = self._saved.get(call.name, False)
+                return call._replace(group=self._grouped)
+        return call
+
+    def _rotate(self, last: RawCall) -> None:
         part = self._header.part
         self.close()
         os.replace(self.path, f"{self.path}.{part}")
         if self.keep:
             for old in files_of(self.path)[: -self.keep]:
                 old.unlink()
-        self._header = self._header._replace(part=part + 1)
+        free = last.free if last.full is None else last.full
+        start = Start(free, last.window, self._windows(), self._grouped)
+        self._header = self._header._replace(part=part + 1, start=start)
         self._open(self._header)
 
     def _open(self, header: Header) -> None:
@@ -64,6 +87,5 @@ class Recorder:
 
     def _write(self, line: bytes) -> None:
         # No buffer of ours: what write() took is in the file even if this process is killed the next moment.
-        self._size += len(line)
         while line:
             line = line[os.write(self._file, line) :]

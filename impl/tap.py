@@ -93,13 +93,13 @@ class Tap:
 
     def _told(self, method: str, ask: Callable[..., Any], args: tuple[Any, ...], more: dict[str, Any]) -> Any:
         # What is asked is read first: the allocator, or a group, may keep and change a tensor.
-        asked = self._safely(lambda: self._asked(method, args, more)) or RawCall("other", error=method)
+        asked = self._safely(lambda: self._asked(method, args, more)) or RawCall("other", name=method)
         try:
             answer = ask(*args, **more)
         except BaseException as error:
-            self._tell(asked._replace(outcome="raised", error=asked.error or type(error).__name__))
+            self._tell(asked._replace(outcome="raised", error=type(error).__name__))
             raise
-        self._tell(self._safely(lambda: self._answered(asked, answer)) or RawCall("other", error=method))
+        self._tell(self._safely(lambda: self._answered(asked, answer)) or RawCall("other", name=method))
         return answer
 
     def _tell(self, call: RawCall) -> None:
@@ -129,7 +129,7 @@ class Tap:
     def _asked(self, method: str, args: tuple[Any, ...], more: dict[str, Any]) -> RawCall:
         name = TAPPED[method]
         if name == "other":
-            return RawCall("other", error=method)
+            return RawCall("other", name=method)
         given = self._given(method, args, more)
         match name:
             case "alloc":

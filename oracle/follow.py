@@ -6,39 +6,56 @@ from typing import NamedTuple
 
 from oracle.judge import Judge
 from oracle.ops import Config, sentence
-from oracle.rawcall import RawCall, numbers_of
+from oracle.rawcall import NEW, RawCall, Start, numbers_of
 from oracle.traits import RULES, Traits
 from oracle.translate import Translated, Translator, Untranslatable
 from oracle.verdict import Observation, Violation
 from oracle.world import AllocCall, BatchCall
 
-FORGET_EVERY = 1 << 16  # calls
+FORGET_EVERY = 1 << 16  # pages handed out
 
 
 class Followed(NamedTuple):
-    """What came of one call. translated: None where nothing could be said of it; violation: what was wrong."""
+    """What came of one call.
+
+    translated: None where nothing could be said of it; violation: what was wrong. anew: nothing of what went
+    before counts any more: the call left a pool of which the counts alone are known.
+    """
 
     translated: Translated | None
     violation: Violation | None = None
+    anew: bool = False
 
 
 class Follower:
     """Follows one allocator. `over` says why nothing more is judged, until the allocator is cleared.
 
-    free, swa_free: pages free at the first call; None for a new allocator. ValueError where window halves are
-    gone already, since nobody can say of which pages.
+    start: how the first call found the pool. ValueError where window halves were gone and nobody says of which pages.
     """
 
-    def __init__(
-        self, config: Config, traits: Traits, free: int | None = None, swa_free: int | None = None
-    ) -> None:
-        if free is not None and swa_free is not None and config.pages - free != config.swa_pages - swa_free:
-            raise ValueError("window halves of held pages were given up before: begin with an idle pool")
+    def __init__(self, config: Config, traits: Traits, start: Start = NEW) -> None:
         self.config, self.traits = config, traits
         self.calls = 0
         self.over = ""
-        self.translator = Translator(config, traits, free, swa_free)
-        self._judge = Judge(config, traits)
+        self._grouped = start.group
+        self._handed_out = 0
+        self._begin(start)
+
+    def _begin(self, start: Start) -> None:
+        size = self.config.page_size
+        free, swa_free = (None if slots is None else slots // size for slots in (start.free, start.window))
+        windows = None
+        if free is not None and swa_free is not None:
+            held, halves = self.config.pages - free, self.config.swa_pages - swa_free
+            if held != halves:
+                if start.windows is None:
+                    raise ValueError(
+                        "window halves of held pages were given up before, and nothing says of which:"
+                        " begin with an idle pool"
+                    )
+                windows = frozenset(numbers_of(start.windows))
+        self.translator = Translator(self.config, self.traits, free, swa_free, windows)
+        self._judge = Judge(self.config, self.traits)
 
     def follow(self, call: RawCall) -> Followed:
         """Judge the next call."""
@@ -47,8 +64,13 @@ class Follower:
             if call.method != "clear" or call.outcome == "raised":
                 return Followed(None)
             self.over = ""
-            self.translator = Translator(self.config, self.traits)
-            self._judge = Judge(self.config, self.traits)
+            self._begin(NEW)
+        if self._grouped:
+            self._grouped = call.method not in ("free_group_end", "clear") or call.outcome == "raised"
+            return self._anew(call)
+        if call.method == "restore_state" and call.outcome == "done" and not self.translator.knows(call.name):
+            self._grouped = call.group
+            return self._anew(call)
         if call.method == "other" and call.outcome == "raised":
             return Followed(None)
         adopted = len(self.translator.adopted)
@@ -59,7 +81,7 @@ class Follower:
             return Followed(None)
         self._judge.index = number
         for page in self.translator.adopted[adopted:]:
-            self._judge.know(page.uid, page.page, page.name)
+            self._judge.know(page.uid, page.page, page.name, page.snapshots)
         step = translated.step
         if step.status == "skip":
             if call.outcome == "slots" or call.method == "free":
@@ -81,6 +103,18 @@ class Follower:
             self._judge.settle()
         elif not isinstance(step.call, AllocCall | BatchCall) or call.outcome == "slots":
             self.translator.apply(translated, answer)
-        if number % FORGET_EVERY == FORGET_EVERY - 1:
+        self._handed_out += len(step.fresh)
+        # Forgetting costs what is held: of a full pool it waits until as much has gone through it.
+        if self._handed_out > max(FORGET_EVERY, len(self.translator.held)):
             self._judge.forget()
+            self._handed_out = 0
         return Followed(translated)
+
+    def _anew(self, call: RawCall) -> Followed:
+        """Go on behind a call of which the counts that it left are all that is known, once no group is open."""
+        try:
+            if not self._grouped:
+                self._begin(Start(call.free if call.full is None else call.full, call.window))
+        except ValueError as error:
+            self.over = str(error)
+        return Followed(None, anew=not self.over)

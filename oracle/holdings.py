@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from oracle.world import FreeCall, Group, Request, Step
 
 KNOWN_LENGTHS = 4096
+
+
+class Adopted(NamedTuple):
+    """A page that was held before the first call, the request that it was given to, and in which snapshots too."""
+
+    uid: int
+    page: int
+    name: str
+    tokens: int
+    snapshots: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -15,7 +26,8 @@ class Holdings:
 
     owner: uid, request and place in it of each held page; page: the number of each uid, those that wait for the
     end of a group included. by_length: some request with so many tokens in whole pages. unknown: pages held
-    since before the first call, of which nothing was said yet.
+    since before the first call, of which nothing was said yet; seen: pages of which something was, which the
+    snapshots since the last `clear` share.
     """
 
     free: int
@@ -27,6 +39,7 @@ class Holdings:
     gone: frozenset[int] = frozenset()
     by_length: dict[int, str] = field(default_factory=dict)
     unknown: int = 0
+    seen: set[int] = field(default_factory=set)
 
     def copy(self) -> Holdings:
         """The same, apart from this one."""
@@ -38,12 +51,20 @@ class Holdings:
             by_length=dict(self.by_length),
         )
 
-    def take_over(
-        self, step: Step, names: tuple[str, ...], answer: tuple[int, ...], size: int
-    ) -> tuple[int, ...]:
-        """What an allowed answer did to the requests `names`; gives the pages that it handed out."""
+    def adopt(self, page: Adopted, without_window: bool) -> None:
+        """A page of which nothing was said yet becomes a request's."""
+        self.requests[page.name] = Request((page.uid,), page.tokens)
+        self.owner[page.page], self.page[page.uid] = (page.uid, page.name, 0), page.page
+        self.unknown -= 1
+        self.seen.add(page.page)
+        if without_window:
+            self.gone |= {page.uid}
+
+    def take_over(self, step: Step, names: tuple[str, ...], answer: tuple[int, ...], size: int) -> None:
+        """What an allowed answer did to the requests `names`."""
         after = step.after
         fresh = {uid: answer[place] // size for uid, place, _ in step.fresh}
+        self.seen.update(fresh.values())
         self.free, self.swa_free, self.group, self.gone = (
             after.free,
             after.swa_free,
@@ -74,7 +95,6 @@ class Holdings:
                 self.page.pop(uid, None)
         if len(self.by_length) > KNOWN_LENGTHS:
             self.by_length = {n: name for n, name in self.by_length.items() if name in self.requests}
-        return tuple(fresh.values())
 
     def _given_up(self, uid: int) -> bool:
         """Whether the request that held a page holds it no more."""

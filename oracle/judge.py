@@ -150,10 +150,11 @@ class Judge:
 
     # -- a live allocator, which was there before the judge and stays for ever -------------------------
 
-    def know(self, uid: int, page: int, name: str) -> None:
-        """Somebody held a page before the judge came."""
-        self._bound.owner[page] = uid
-        self._bound.page[uid] = page
+    def know(self, uid: int, page: int, name: str, snapshots: tuple[str, ...]) -> None:
+        """Somebody held a page before the judge came, and at these snapshots."""
+        for bound in (self._bound, *(self._saved[name][0] for name in snapshots)):
+            bound.owner[page] = uid
+            bound.page[uid] = page
         self._given[uid] = self.index, name
 
     def settle(self) -> None:

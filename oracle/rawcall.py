@@ -6,20 +6,21 @@ lengths, slot numbers and error types; no tokens and no text.
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from oracle import casefile
+from oracle import casefile, records
 from oracle.ops import Case, Config
 
-SCHEMA = 1
-KIND = "kvassay trace"
-LONGEST_LINE = 64 << 20  # characters; a longer line is no call of ours
-
-LONGEST_RUN = 1 << 26
+SCHEMA = 2
+READ = (1, 2)  # 1 says nothing of groups and window halves at the head of a file
+KIND = records.TRACE
+LONGEST_LINE = 16 << 20  # characters; a longer line is no call of ours
+MOST_SLOTS = 1 << 24  # that one call names
 
 Runs: TypeAlias = tuple[
     tuple[int, int], ...
@@ -34,8 +35,8 @@ class RawCall(NamedTuple):
     """One call that came back.
 
     method: its name at the allocator; size: of an alloc; prefix, seq, last: lengths and last locations of a
-    batch (a decode has no prefix), total, new_pages: its extend_num_tokens and num_new_pages. slots: what is freed. name: of a snapshot;
-    empty where nobody knows it. outcome: `slots`, `none`, `done`, `raised`, `odd`; error: its type.
+    batch (a decode has no prefix), total, new_pages: its extend_num_tokens and num_new_pages. slots: what is freed. name: of a snapshot,
+    empty where nobody knows it, or of the method of an `other`; group: whether a restore opened a group again. outcome: `slots`, `none`, `done`, `raised`, `odd`; error: its type.
     free, full, window: slots that the allocator said it has afterwards, in all and by SWA pool.
     """
 
@@ -48,6 +49,7 @@ class RawCall(NamedTuple):
     new_pages: int | None = None
     slots: Runs = ()
     name: str = ""
+    group: bool = False
     outcome: str = "done"
     answer: Runs = ()
     error: str = ""
@@ -56,17 +58,32 @@ class RawCall(NamedTuple):
     window: int | None = None
 
 
+class Start(NamedTuple):
+    """How a pool is when the first call comes.
+
+    free, window: slots free in it (and in its window); None for a new allocator. windows: the pages whose window
+    half is held, None where nobody knows. group: whether a group of frees is open.
+    """
+
+    free: int | None = None
+    window: int | None = None
+    windows: Runs | None = None
+    group: bool = False
+
+
+NEW = Start()
+
+
 class Header(NamedTuple):
     """What stands on top of each file of a trace.
 
-    part: which of the trace's files it is, from 1; subject: its name at `kvassay --impl`, or empty. free,
-    window: slots free in the pool (and the window's) when the file was begun. made_by: class and version.
+    subject: its name at `kvassay --impl`, or empty. start: the pool when the file was begun. part: which of the
+    trace's files it is, from 1. made_by: class and version.
     """
 
     pool: Config
     subject: str = ""
-    free: int | None = None
-    window: int | None = None
+    start: Start = NEW
     part: int = 1
     made_by: str = ""
 
@@ -100,9 +117,15 @@ def numbers_of(runs: Runs) -> tuple[int, ...]:
 
 def header_line(header: Header) -> str:
     """The first line of a file."""
-    document: dict[str, Any] = {"kind": KIND, "schema": SCHEMA, **header._asdict()}
-    document["pool"] = casefile.encode(casefile.CaseFile(Case(header.pool, ())))["pool"]
-    return json.dumps({key: value for key, value in document.items() if value not in (None, "")}) + "\n"
+    pool = casefile.encode(casefile.CaseFile(Case(header.pool, ())))["pool"]
+    document: dict[str, Any] = {"kind": KIND, "schema": SCHEMA, "pool": pool, "part": header.part}
+    document |= {"subject": header.subject, "made_by": header.made_by, **header.start._asdict()}
+    said = {
+        key: value
+        for key, value in document.items()
+        if value is not None and value is not False and value != ""
+    }
+    return json.dumps(said) + "\n"
 
 
 def line_of(call: RawCall) -> str:
@@ -123,6 +146,8 @@ def line_of(call: RawCall) -> str:
         words.append(f'"slots":{list(map(list, call.slots))}')
     if call.name:
         words.append(f'"name":{json.dumps(call.name)}')
+    if call.group:
+        words.append('"group":true')
     if call.outcome == "slots":
         words.append(f'"got":{list(map(list, call.answer))}')
     elif call.outcome == "none":
@@ -142,17 +167,19 @@ def line_of(call: RawCall) -> str:
 class Trace:
     """A trace on disk, read line by line: it may be larger than memory.
 
-    path: any of its files; those that were rotated away before (`path.1`, `path.2`, …) are read first. After
-    reading, `notes` says what was passed over. TraceError names file and line where one is broken.
+    path: its last file; those that were rotated away before (`path.1`, `path.2`, …) are read first. `size`,
+    `read`: characters, in all and so far. After reading, `notes` says what was passed over. TraceError names file
+    and line where one is broken.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.files = files_of(Path(path))
+        self.size, self.read = sum(file.stat().st_size for file in self.files), 0
         self.notes: list[str] = []
         self.header = self._header(self.files[0])
         if self.header.part > 1:
             self.notes.append(
-                f"{self.files[0]} is part {self.header.part} of its trace: those before it are gone, and what they gave"
+                f"{self.files[0]} is part {self.header.part} of its trace: those before it are not read, and what they gave"
                 " is known only by what is said of it later"
             )
 
@@ -167,13 +194,16 @@ class Trace:
             if header.pool != self.header.pool:
                 raise TraceError(f"{path}: line 1: is of another pool than {self.files[0]}")
             for number, line in _lines(path):
+                self.read += len(line)
                 if number > 1:
                     call = self._call(path, number, line)
                     if call is None:
                         continue
                     if call.method == "backup_state":
                         taken.add(call.name)
-                    elif call.name and call.name not in taken and part == 1:
+                    elif (
+                        call.method == "restore_state" and call.name and call.name not in taken and part == 1
+                    ):
                         raise TraceError(
                             f"{path}: line {number}: name: no line before takes a snapshot {call.name!r}"
                         )
@@ -189,18 +219,26 @@ class Trace:
             # Lines are written whole, the end of the line last: so this call never came back.
             self.notes.append(f"{path}: line {number}: was cut off while it was written, and is left out")
             return None
-        return call_of(line, f"{path}: line {number}")
+        try:
+            return call_of(line, f"{path}: line {number}")
+        except TraceError as error:
+            before = f" (`head -n {number - 1}` of the file is a trace again)" if number > 2 else ""
+            raise TraceError(f"{error}{before}") from None
 
 
 def is_trace(path: str | Path) -> bool:
-    """Whether a file begins as a trace does. TraceError where there is none."""
+    """Whether a file begins as a trace does. TraceError where there is none that can be read twice."""
     with open(files_of(Path(path))[0], "rb") as file:
         return KIND.encode() in file.read(200)
 
 
 def files_of(path: Path) -> list[Path]:
     """The files of a trace, oldest first. TraceError where there are none."""
-    rotated = [p for p in path.parent.glob(f"{path.name}.*") if p.name[len(path.name) + 1 :].isdigit()]
+    if path.exists() and not path.is_file():
+        raise TraceError(f"{path}: is no file, and is read more than once: write it to one first")
+    rotated = [
+        p for p in path.parent.glob(f"{glob.escape(path.name)}.*") if p.name[len(path.name) + 1 :].isdigit()
+    ]
     files = sorted(rotated, key=lambda p: int(p.suffix[1:])) + ([path] if path.exists() else [])
     if not files:
         raise TraceError(f"{path}: there is no such file")
@@ -227,19 +265,26 @@ def _header_of(line: str, place: str) -> Header:
     if document.pop("kind", None) != KIND:
         raise TraceError(f'{place}: not a kvassay trace: there is no "kind": "{KIND}"')
     schema = document.pop("schema", None)
-    if schema != SCHEMA:
-        raise TraceError(f"{place}: has schema {schema}, and this kvassay reads {SCHEMA}")
-    kinds: dict[str, Any] = {"subject": str, "free": int, "window": int, "part": int, "made_by": str}
+    if schema not in READ:
+        raise TraceError(
+            f"{place}: has schema {schema}, and this kvassay reads {' and '.join(map(str, READ))}"
+        )
+    kinds: dict[str, Any] = {
+        "subject": str, "free": int, "window": int, "part": int, "made_by": str, "windows": list, "group": bool,
+    }  # fmt: skip
     for key, value in document.items():
         if key != "pool" and (key not in kinds or type(value) is not kinds[key]):
             raise TraceError(f"{place}: {key}: is unknown, or no {kinds.get(key, object).__name__}")
+    start = Start(*(document.pop(key, default) for key, default in NEW._asdict().items()))
+    if start.windows is not None:
+        start = start._replace(windows=_runs(start.windows, f"{place}: windows"))
     try:
         # A pool is read as strictly as in a case file.
         empty = {"schema": casefile.SCHEMA, "kind": casefile.KIND, "operations": []}
         pool = casefile.decode({**empty, "pool": document.pop("pool", None)}).case.config
     except casefile.CaseError as error:
         raise TraceError(f"{place}: {error}") from None
-    return Header(pool, **document)
+    return Header(pool, start=start, **document)
 
 
 METHODS = frozenset(
@@ -271,6 +316,8 @@ def call_of(line: str, place: str) -> RawCall:
                 made["outcome"], made["error"] = key, _text(value, where)
             case "name":
                 made[key] = _text(value, where)
+            case "group" if isinstance(value, bool):
+                made[key] = value
             case "size" if isinstance(value, float):
                 made[key] = value
             case "size" | "total" | "new_pages" | "free" | "full" | "window":
@@ -312,12 +359,16 @@ def _text(value: object, place: str) -> str:
 
 def _runs(value: object, place: str) -> Runs:
     runs = []
+    named = 0
     for item in _list(value, place):
         pair = _list(item, place)
         if len(pair) != 2:
             raise TraceError(f"{place}: a run is a first number and a count")
         first, count = (_number(entry, place) for entry in pair)
-        if not 1 <= count <= LONGEST_RUN:
+        if count < 1:
             raise TraceError(f"{place}: a run has at least one number")
+        named += count
         runs.append((first, count))
+    if named > MOST_SLOTS:
+        raise TraceError(f"{place}: {named:,} slots are more than a call has")
     return tuple(runs)

@@ -17,6 +17,8 @@ from oracle.ops import METHODS, Config, Operation
 from oracle.traits import ALWAYS, OPTIONAL, RULES, Dialect, Traits
 from oracle.verdict import Observation, Violation
 
+TRACE = "kvassay trace"  # the kind of the files of `oracle.rawcall`, which can be of any size
+LARGEST = 256 << 20  # bytes of a case file
 NAMED = 12  # names that an error lists
 NUMBERS = tuple[int, ...]  # written as text, see `oracle.numbers`
 
@@ -137,9 +139,18 @@ def document_of(text: str) -> object:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a file. OSError where there is none, CaseError where it is no UTF-8."""
+    """The text of a file. OSError where there is none, CaseError where it can be no case."""
+    with open(path, "rb") as file:
+        text = file.read(200)
+        if TRACE.encode() in text:
+            raise CaseError("is a trace, and no case yet: `kvassay shrink` makes one of it")
+        if text.startswith(b"\x1f\x8b"):
+            raise CaseError("is compressed by gzip: gunzip it first")
+        if os.fstat(file.fileno()).st_size > LARGEST:
+            raise CaseError(f"is larger than {LARGEST >> 20} MB, and neither a case nor a trace")
+        text += file.read()
     try:
-        return Path(path).read_bytes().decode("utf-8-sig")
+        return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise CaseError(f"not UTF-8: byte {error.start}") from None
 

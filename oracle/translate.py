@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oracle import ops
-from oracle.holdings import Holdings
+from oracle.holdings import Adopted, Holdings
 from oracle.ledger import Ledger
 from oracle.ops import Config, Grow, Operation, Part
 from oracle.rawcall import RawCall, Runs
+from oracle.rebuilt import rebuilt
 from oracle.traits import Traits
 from oracle.world import NO_TOKEN, NOTHING, BatchCall, Request, Step, World, misused
 
@@ -38,40 +39,47 @@ class Translated(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-class Adopted(NamedTuple):
-    """A page that was held before the first call, and the request that it was given to."""
-
-    uid: int
-    page: int
-    name: str
-    tokens: int
-
-
 class Translator:
     """Translates the calls of one allocator, in their order.
 
-    free, swa_free: pages free at the first call, where that was no new allocator. `adopted` then has every
-    page that a later call showed to be held; `prologue()` makes a new allocator as full.
+    free, swa_free: pages free at the first call, where that was no new allocator; windows: those held pages whose
+    window half was there, None where all were. `adopted` then has every page that a later call showed to be held;
+    `prologue()` makes a new allocator as full.
     """
 
     def __init__(
-        self, config: Config, traits: Traits, free: int | None = None, swa_free: int | None = None
+        self,
+        config: Config,
+        traits: Traits,
+        free: int | None = None,
+        swa_free: int | None = None,
+        windows: frozenset[int] | None = None,
     ) -> None:
         self.config, self.ledger = config, Ledger(config, traits)
         free = config.pages if free is None else free
         self._now = Holdings(free, config.swa_pages if swa_free is None else swa_free)
         self._now.unknown = self._before = config.pages - free
+        self._windows = windows
         self.adopted: list[Adopted] = []
         self._saved: dict[str, Holdings] = {}
         self._uid = 1
         self._names = 0
-        self._seen: set[int] = set()
         self._ready: list[Operation] = []  # of the call at hand
+        self._early: set[int] = set()  # uids that a case gives up before the allocator does
 
     @property
     def held(self) -> dict[int, tuple[int, str, int]]:
         """Uid, request and place in it of every page that is known to be held."""
         return self._now.owner
+
+    def knows(self, snapshot: str) -> bool:
+        """Whether a snapshot was taken since the first call."""
+        return snapshot in self._saved
+
+    def ahead(self) -> bool:
+        """Whether a case has pages free now that the allocator still holds."""
+        self._early &= self._now.page.keys()
+        return bool(self._early)
 
     def own_tokens(self, name: str) -> int:
         """Tokens that a request was given itself."""
@@ -80,9 +88,16 @@ class Translator:
 
     def prologue(self) -> tuple[Operation, ...]:
         """What fills a new allocator as the first call found this one."""
+        requests = {page.name: Request((page.uid,), page.tokens) for page in self.adopted}
+        gone = frozenset(page.uid for page in self.adopted if self._without_window(page.page))
         rest = self._before - len(self.adopted)
-        ballast = (self._give("before", rest * self.config.page_size),) if rest else ()
-        return (*ballast, *(self._give(page.name, page.tokens) for page in self.adopted))
+        if rest:
+            # Nobody spoke of these: any of them may be those without a window half.
+            uids = range(self._uid, self._uid + rest)
+            torn = 0 if self._windows is None else self._before - len(self._windows) - len(gone)
+            requests = {"before": Request(tuple(uids), rest * self.config.page_size), **requests}
+            gone = gone.union(uids[:torn])
+        return rebuilt(World(0, 0, requests, gone=gone), self.config)
 
     # -- one call --------------------------------------------------------------------------------------
 
@@ -114,7 +129,7 @@ class Translator:
                 return self._restore(call)
             case "clear":
                 return self._step(ops.Clear(), ())
-        raise Untranslatable(f"{call.error or call.method} is not understood")
+        raise Untranslatable(f"{call.name or call.error or call.method} is not understood")
 
     def apply(self, translated: Translated, answer: tuple[int, ...]) -> None:
         """Take over what an allowed answer did. answer: the slots that were handed out."""
@@ -125,13 +140,12 @@ class Translator:
                 return
             case ops.Restore(name):
                 self._now = self._saved[name].copy()
-                self._seen.update(self._now.owner)
                 return
             case ops.Clear():
                 self._now = Holdings(self.config.pages, self.config.swa_pages)
                 return
         self._uid = max(self._uid, step.after.next_uid)
-        self._seen.update(now.take_over(step, translated.names, answer, self.config.page_size))
+        now.take_over(step, translated.names, answer, self.config.page_size)
 
     # -- pieces of it ----------------------------------------------------------------------------------
 
@@ -240,7 +254,7 @@ class Translator:
             return self._split(name, place, wanted)
         if wanted != own:
             if wanted < own:
-                self._ready.append(ops.Cut(name, own - wanted))
+                self._cut(name, wanted)
             self._now.requests[name] = request._replace(length=request.base + wanted)
         return name
 
@@ -249,14 +263,32 @@ class Translator:
         now, request, size = self._now, self._now.requests[name], self.config.page_size
         rest = request.pages[place + 1 :]
         own = request.length - request.base - (place + 1) * size
-        self._ready.append(ops.Cut(name, request.length - request.base - wanted))
+        self._cut(name, wanted)
         now.requests[name] = request._replace(pages=request.pages[: place + 1], length=request.base + wanted)
+        self._early.update(uid for uid in rest if uid)
         other = self._name()
         now.requests[other] = Request(rest, own)
         for at, uid in enumerate(rest):
             if uid and now.page.get(uid) in now.owner:
                 now.owner[now.page[uid]] = uid, other, at
         return name
+
+    def _cut(self, name: str, wanted: int) -> None:
+        """A case cuts the request back to so many own tokens.
+
+        A cut has no place in a group that holds parts of pages: a case ends that group first and begins another one.
+        """
+        request, group = self._now.requests[name], self._now.group
+        own, pages = request.length - request.base, list(request.pages)
+        if group is None or not group.parts or any(mask & (mask + 1) for mask in group.parts.values()):
+            self._ready.append(ops.Cut(name, own - wanted))
+            return
+        self._early.update(group.pages, group.parts)
+        while pages and (not pages[-1] or pages[-1] in group.parts):
+            pages.pop()
+        own = min(own, len(pages) * self.config.page_size)
+        cut = (ops.Cut(name, own - wanted),) if own > wanted else ()
+        self._ready += [ops.GroupEnd(), *cut, ops.GroupBegin()]
 
     def _lost(self, call: RawCall, p: int, tokens: int, where: str, decode: bool) -> Translated:
         """A request that goes on inside a page that nobody holds."""
@@ -275,16 +307,20 @@ class Translator:
         """Who holds a page; one that nobody has spoken of yet was held from the start, up to `length`."""
         now = self._now
         found = now.owner.get(page)
-        if found is None and now.unknown and page not in self._seen and 0 < page <= self.config.pages:
-            name, uid = self._name(), self._uid
+        if found is None and now.unknown and page not in now.seen and 0 < page <= self.config.pages:
+            # Nobody has spoken of it, so it was held at each snapshot too, but for those behind a `clear`.
+            since = tuple(name for name, saved in self._saved.items() if saved.unknown)
+            adopted = Adopted(self._uid, page, self._name(), length, since)
             self._uid += 1
-            now.requests[name] = Request((uid,), length)
-            now.owner[page], now.page[uid] = (uid, name, 0), page
-            now.unknown -= 1
-            self._seen.add(page)
-            self.adopted.append(Adopted(uid, page, name, length))
+            self.adopted.append(adopted)
+            for holdings in (now, *(self._saved[name] for name in since)):
+                holdings.adopt(adopted, self._without_window(page))
             found = now.owner[page]
         return found
+
+    def _without_window(self, page: int) -> bool:
+        """Whether a page that was held before the first call had no window half then."""
+        return self._windows is not None and page not in self._windows
 
     # -- frees -----------------------------------------------------------------------------------------
 
@@ -312,7 +348,8 @@ class Translator:
         named: set[int] = set()
         given = now.group.parts if now.group is not None else NOTHING
         for page, low, high in _pieces(slots, size):
-            holder = self._holder(page, high)
+            # Of a page of before nobody knows how far it is filled: a group may give it up in several parts.
+            holder = self._holder(page, size)
             if holder is None:
                 wrong.setdefault(self._wrong_with(page), []).append((page, low, high))
                 continue

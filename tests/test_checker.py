@@ -331,9 +331,20 @@ def test_nobody_begins_to_listen_inside_a_group():
         check(allocator)
 
 
-def test_a_pool_whose_window_halves_are_gone_is_not_taken_over():
+def test_a_pool_whose_window_halves_are_gone_is_taken_over_as_its_mapping_has_it():
+    allocator = swa()
+    held = extend(allocator, [0], [6])
+    allocator.free_swa(held[2:4])
+    check(allocator)
+    allocator.free_swa(held[2:4])
+    allocator.free(held)
+    assert (report_of(allocator).findings, report_of(allocator).over) == ([], "")
+
+
+def test_a_pool_whose_window_halves_are_gone_is_not_taken_over_where_the_mapping_says_another_number():
     allocator = swa()
     allocator.free_swa(extend(allocator, [0], [4])[:2])
+    allocator.full_to_swa_index_mapping[2:4] = 2
     with pytest.raises(ValueError, match="begin with an idle pool"):
         check(allocator)
 
