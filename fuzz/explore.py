@@ -57,6 +57,8 @@ class Explored:
     cut: bool = False
     found: list[Found] = field(default_factory=list)
     alphabet: list[int] = field(default_factory=list)
+    last_chances: int = 0
+    calls: int = 0
     sequences: int = 0
     seconds: float = 0.0
 
@@ -92,7 +94,7 @@ class Workers:
 
 def _begin(subject: LocalSubject, question: Question) -> tuple[bytes, Violation | None, str]:
     walker = walker_of(subject, question, new=True)
-    return *walker.begin(), walker.branches.way
+    return *walker.begin(), walker.answers.branches.way
 
 
 def _probe(subject: LocalSubject, question: Question, states: States) -> list[Violation | None]:
@@ -124,8 +126,9 @@ def explore(
 ) -> Explored:
     """Search until the world closes, a fault is there, `depth` is reached, or `limit` transitions are made.
 
-    Misuse that harms is found on the way, and does not end the search. wanted: the finding that alone counts. HarnessError where a finding
-    is not there again when its case is run by itself.
+    Misuse that harms is found on the way, and does not end the search. wanted: the finding that alone counts.
+    HarnessError where a finding is not there again when its case is run by itself, ElsewhereError where a state is
+    not the same again.
     """
     workers = workers or Workers([subject])
     try:
@@ -147,7 +150,8 @@ class _Search:
         self.settled: set[tuple[str, ...]] = set()
         self.result = Explored(question)
         self.numbers: dict[bytes, int] = {}
-        self.edges: list[tuple[int, list[int], int]] = []  # state, the states behind it, what ended there
+        # A state, the states behind it, and how many operations were allowed there.
+        self.edges: list[tuple[int, list[int], int]] = []
 
     def run(self, depth: int | None, limit: int | None, progress: Progress | None) -> Explored:
         started, result = time.perf_counter(), self.result
@@ -233,7 +237,11 @@ class _Search:
         keys = {path: key for share in shares for key, path in share}
         for path, answer, worker in expanded:
             self.result.transitions += answer.transitions
-            self.result.alphabet.append(answer.transitions)
+            self.result.calls += answer.calls
+            if answer.last_chance:
+                self.result.last_chances += 1
+            else:
+                self.result.alphabet.append(answer.transitions)
             wrong += [((*path, place), violation) for place, violation in answer.wrong]
             behind = []
             for place, key in zip(answer.places, answer.digests, strict=True):
@@ -242,7 +250,7 @@ class _Search:
                 if number == self.result.states:
                     self.result.states += 1
                     fresh.append((key, (*path, place), worker))
-            self.edges.append((self.numbers[keys[path]], behind, answer.ended))
+            self.edges.append((self.numbers[keys[path]], behind, answer.judged))
         return fresh, wrong
 
     def _alone(self, worker: int, path: Path) -> Violation | None:
@@ -292,17 +300,16 @@ class _Search:
             [len(behind) for _, behind, _ in self.edges],
         )
         target = np.array([number for _, behind, _ in self.edges for number in behind], dtype=np.int64)
-        ended = np.zeros(self.result.states)
+        judged = np.zeros(self.result.states)
         for state, _, count in self.edges:
-            ended[state] = count
+            judged[state] = count
         counts = [np.zeros(self.result.states)]  # digits of base BASE, the lowest first: exact in doubles
         counts[0][0] = 1
         total = 1
         for _ in range(depth):
-            total += sum(int(digit @ ended) * BASE**place for place, digit in enumerate(counts))
+            total += sum(int(digit @ judged) * BASE**place for place, digit in enumerate(counts))
             reached = [np.bincount(target, digit[source], self.result.states) for digit in counts]
             counts = _carried([digits.astype(np.float64) for digits in reached])
-            total += sum(int(digit.sum()) * BASE**place for place, digit in enumerate(counts))
         return total
 
 

@@ -7,6 +7,7 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,15 +36,32 @@ if TYPE_CHECKING:
 @click.option("--impl", required=True, metavar="SUBJECT", help="What to explore (see `kvassay list`).")
 @click.option("--pages", type=click.IntRange(1), default=3, show_default=True, help="Pages of the pool.")
 @click.option("--page-size", type=click.IntRange(1), help="Slots of a page.  [default: 2, or the only one]")
-@click.option("--swa-pages", type=click.IntRange(1), help="Pages of the window's pool.  [default: --pages]")
+@click.option(
+    "--swa-pages", type=click.IntRange(1), help="Pages of the window's pool.  [default: --pages - 1]"
+)
 @click.option("--need-sort", is_flag=True, help="Freed pages wait until they are merged.")
 @click.option(
     "--depth", type=click.IntRange(0), help="Operations of a sequence.  [default: until all is seen]"
 )
 @click.option("--level", type=click.Choice(LEVELS), help="Default: contract; the project's own at parity.")
-@click.option("--snapshot/--no-snapshot", default=False, show_default=True, help="Backup, once, and restore.")
-@click.option("--misuse/--no-misuse", default=True, show_default=True, help="Calls that break a rule.")
-@click.option("--prefix/--no-prefix", default=True, show_default=True, help="Requests behind others' pages.")
+@click.option(
+    "--requests",
+    type=click.IntRange(1, 26),
+    default=2,
+    show_default=True,
+    help="How many there are at a time.",
+)
+@click.option("--snapshot/--no-snapshot", default=True, show_default=True, help="Backup and restore.")
+@click.option(
+    "--snapshot-age", type=click.IntRange(0), default=1, show_default=True,
+    help="Operations until a snapshot is forgotten: between its backup or last restore and the next one.",
+)  # fmt: skip
+@click.option(
+    "--group-frees", type=click.Choice(["one", "whole", "any"]),
+    help="What a group collects: one free; behind the first, frees of whole requests; any.  [default: whole; of swa: one]",
+)  # fmt: skip
+@click.option("--misuse/--no-misuse", default=False, show_default=True, help="Calls that break a rule.")
+@click.option("--prefix/--no-prefix", default=False, show_default=True, help="Requests behind others' pages.")
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: as many as cores]")
 @path_option
 @device_option
@@ -51,8 +69,8 @@ if TYPE_CHECKING:
 @json_option
 def explore(
     impl: str, pages: int, page_size: int | None, swa_pages: int | None, need_sort: bool, depth: int | None,
-    level: str | None, snapshot: bool, misuse: bool, prefix: bool, workers: int | None, path: str, device: str, out: Path,
-    as_json: bool,
+    level: str | None, requests: int, snapshot: bool, snapshot_age: int, group_frees: str | None, misuse: bool, prefix: bool,
+    workers: int | None, path: str, device: str, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Every sequence of operations on a small pool, equal states merged.
 
@@ -82,7 +100,10 @@ def explore(
         if level == "parity" and subject.traits(config).dialect is None:
             refuse(f"{impl} claims no exact order: choose another --level")
         writable(out)
-        question = Question(config, level, snapshot=snapshot, prefixes=prefix, misuse=misuse)
+        question = Question(
+            config, level, tuple(ascii_uppercase[:requests]), snapshot, snapshot_age, prefix, misuse,
+            group_frees or ("one" if config.kind == "swa" else "whole"),
+        )  # fmt: skip
         count = workers or default_workers()
         if count > 1 or not own:
             processes += [ChildSubject(impl, path, device) for _ in range(count)]
@@ -132,7 +153,7 @@ def _pool(
         "pages": pages,
         "page_size": page_size or space.fixed.get("page_size", default),
         "need_sort": need_sort or space.fixed.get("need_sort", False),
-        "swa_pages": (swa_pages or space.fixed.get("swa_pages", pages))
+        "swa_pages": (swa_pages or space.fixed.get("swa_pages", max(pages - 1, 1)))
         if space.kind == "swa"
         else swa_pages or 0,
     }
@@ -155,16 +176,19 @@ def _pool(
 def _pool_words(question: Question) -> str:
     from oracle.ops import config_sentence
 
-    extra = [
-        word
-        for word, on in (
-            ("one snapshot", question.snapshot),
-            ("prefixes", question.prefixes),
-            ("misuse", question.misuse),
-        )
-        if on
-    ]
-    return ", ".join((config_sentence(question.config), "two requests", *(f"with {word}" for word in extra)))
+    frees = {
+        "one": "one free in a group",
+        "whole": "behind a group's first free whole requests",
+        "any": "any frees in a group",
+    }
+    extra = (
+        frees[question.group_frees],
+        f"a snapshot for {question.age} operation(s)" if question.snapshot else "no snapshot",
+        "prefixes" if question.prefixes else "no prefixes",
+        "misuse" if question.misuse else "no misuse",
+    )
+    requests = f"{len(question.names)} request(s)"
+    return ", ".join((config_sentence(question.config), requests, *extra))
 
 
 def _line(result: Explored) -> str:
@@ -205,14 +229,17 @@ def _document(impl: str, result: Explored, findings: list[Finding]) -> dict[str,
         "level": result.question.level,
         "pool": asdict(result.question.config),
         "requests": len(result.question.names),
-        "snapshot": result.question.snapshot,
+        "snapshot_age": result.question.age if result.question.snapshot else None,
+        "group_frees": result.question.group_frees,
         "prefixes": result.question.prefixes,
         "misuse": result.question.misuse,
         "copies": result.way,
         "closed": result.closed,
         "depth": result.depth,
         "states": result.states,
+        "last_chances": result.last_chances,
         "transitions": result.transitions,
+        "calls": result.calls,
         "sequences": result.sequences,
         "alphabet": {"min": min(sizes), "median": median_low(sizes), "max": max(sizes)},
         "seconds": round(result.seconds, 1),
@@ -228,10 +255,12 @@ def _print(console: Console, result: Explored, findings: list[Finding], out: Pat
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     sizes = result.alphabet or [0]
-    say(f"Operations in a state: {min(sizes)} to {max(sizes)}, {median_low(sizes)} in the median.")
+    restores = f"; in {result.last_chances:,} others a restore" if result.last_chances else ""
+    say(f"Operations in a state: {min(sizes)} to {max(sizes)}, {median_low(sizes)} in the median{restores}.")
     say(
-        f"The allocator is {WAYS[result.way]}. Up to {result.depth} operations there are {result.sequences:,} sequences."
+        f"The allocator is {WAYS[result.way]}, and answered {result.calls:,} calls: a process asks each once in a state."
     )
+    say(f"Up to {result.depth} operations there are {result.sequences:,} sequences.")
     kept = "no fault" if findings else "every promise kept"
     faulty = any(finding.violation.kind == "fault" for finding in findings)
     if not faulty:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzz.explore import explore
 from fuzz.walker import Question
+from impl.answers import ElsewhereError
 from impl.child import ChildSubject, DiedError
 from impl.state import UnreadableError
 from impl.subject import Subject
@@ -40,7 +41,7 @@ def shorter(
         result = explore(
             subject, question, len(case.operations) - 1, limit, wanted=lambda violation: violation.key == key
         )
-    except (HarnessError, UnreadableError):
+    except (HarnessError, ElsewhereError, UnreadableError):
         return None, case
     if result.found:
         return True, result.found[0].case

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from impl.answers import Answers, ElsewhereError, Node, by_page
 from impl.branches import Branches
-from impl.session import Session
-from impl.state import State, digest
+from impl.state import digest
 from impl.subject import LocalSubject
 from oracle.judge import Judge
 from oracle.ledger import Ledger
-from oracle.ops import Config, Operation
+from oracle.ops import Backup, Config, Operation, Restore
 from oracle.plan import epilogue
 from oracle.verdict import Violation
-from oracle.world import Step, World
+from oracle.world import NOTHING, Step, World, renumbered
 from properties.alphabet import NAMES, Alphabet
-from properties.judged import HarnessError
 
-Path = tuple[int, ...]  # of each operation, its place in the alphabet of the world that it comes in
+# Of each operation its place in the alphabet of the world that it comes in; ~place where the snapshot is
+# forgotten behind it.
+Path = tuple[int, ...]
+REMEMBERED = 2048  # worlds whose alphabet is kept
 CHECKED_EVERY = 64  # of so many states one is made anew, to see that it is the same again
 
 
@@ -25,6 +29,7 @@ CHECKED_EVERY = 64  # of so many states one is made anew, to see that it is the 
 class Question:
     """What is searched: a pool at a level, with so many requests, and what the alphabet has besides.
 
+    age: operations that may lie between a snapshot, or its last restore, and its next restore; None: any number.
     answers: whether answers count as state (`impl.branches`).
     """
 
@@ -32,38 +37,52 @@ class Question:
     level: str
     names: tuple[str, ...] = NAMES
     snapshot: bool = False
+    age: int | None = None
     prefixes: bool = True
     misuse: bool = True
+    group_frees: str = "any"
     answers: bool = False
 
 
 @dataclass(slots=True)
 class Reached:
-    """A state, live: what the caller knows, what the judge knows, the subject itself, and how it came there."""
+    """A state: what the caller knows, what the judge knows, the subject's own, and how it was reached.
+
+    age: operations since the snapshot was taken or restored, where that is bounded.
+    """
 
     world: World
     judge: Judge
-    session: Session
+    node: Node
     path: Path
-    trail: tuple[Step, ...]
-    state: State
+    age: int = 0
     refusals_pass: bool = False  # a refused misuse that changed nothing was followed by its probes already
 
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """What came of one state: of each operation that goes on its place and the state behind it; how many of
-    the others ended well, and what was wrong."""
+    """What came of one state: of each operation that goes on its place and the state behind it, two where a
+    snapshot gets too old; how many of the others ended well, and what was wrong.
+
+    calls: those that the allocator answered since the last state. last_chance: a restore was all that was asked.
+    """
 
     places: tuple[int, ...]
     digests: tuple[bytes, ...]
     ended: int
     wrong: tuple[tuple[int, Violation], ...]
+    calls: int
+    last_chance: bool
+
+    @property
+    def judged(self) -> int:
+        """Operations that were asked here and allowed."""
+        return sum(place >= 0 for place in self.places) + self.ended
 
     @property
     def transitions(self) -> int:
         """Operations that were asked here."""
-        return len(self.places) + self.ended + len(self.wrong)
+        return self.judged + len(self.wrong)
 
 
 class Walker:
@@ -74,22 +93,27 @@ class Walker:
         traits = subject.traits(question.config)
         self.ledger = Ledger(question.config, traits)
         self.alphabet = Alphabet(
-            self.ledger, question.names, question.snapshot, question.prefixes, question.misuse
+            self.ledger,
+            question.names,
+            question.snapshot,
+            question.prefixes,
+            question.misuse,
+            question.group_frees,
         )
-        self.branches = Branches(subject, question.config, question.answers)
-        self._ghosts = "twice" not in traits.undefined
+        self.answers = Answers(Branches(subject, question.config, question.answers))
+        self._ghosts = question.misuse and "twice" not in traits.undefined
         self._judge = Judge(question.config, traits, question.level)
         self._live: dict[bytes, Reached] = {}
         self._next: dict[bytes, Reached] = {}
         self._known: set[bytes] = set()
-        self._count = 0
+        self._asked: dict[Any, list[Step]] = {}
+        self._count = self._calls = 0
 
     def begin(self) -> tuple[bytes, Violation | None]:
         """The state of a new allocator, and what is wrong with it."""
         judge = self._judge.copy()
-        session = self.branches.root
-        violation = judge.begin(session.begin())
-        root = Reached(self.ledger.start(), judge, session, (), (), self.branches.state(session))
+        violation = judge.begin(self.answers.first)
+        root = Reached(self.ledger.start(), judge, self.answers.root, ())
         key = self._digest(root)
         self._next[key] = root
         return key, violation
@@ -99,7 +123,8 @@ class Walker:
         self._live, self._next = self._next, {}
         wanted = {key for key, _ in states}
         self._live = {key: reached for key, reached in self._live.items() if key in wanted}
-        return [self._ended(self._at(key, path), misused=False) for key, path in states]
+        self.answers.rest()
+        return [self._ended(self._at(key, path)) for key, path in states]
 
     def expand(self, states: list[tuple[bytes, Path]], but: frozenset[int] = frozenset()) -> list[Expanded]:
         """Try every operation of the alphabet in each of these states, but those in some places."""
@@ -107,24 +132,58 @@ class Walker:
 
     def choices(self, path: Path) -> int:
         """How many operations there are behind a path."""
-        steps = self._steps(path)
-        return len(self.alphabet.steps(steps[-1].after if steps else self.ledger.start()))
+        world, age = self.ledger.start(), 0
+        for step, forgets in self._along(path):
+            world, age = self._behind(step, age, forgets)
+        return len(self._steps(world, age))
 
     def operations(self, path: Path) -> tuple[Operation, ...]:
         """The operations of a path."""
-        return tuple(step.operation for step in self._steps(path))
+        return tuple(step.operation for step, _ in self._along(path))
 
     # -- one state -------------------------------------------------------------------------------------
 
     def _digest(self, reached: Reached) -> bytes:
-        return digest((reached.judge.state(reached.world, self._ghosts), reached.state.value))
+        known = reached.judge.state(reached.world, self._ghosts)
+        return digest((known, reached.node.digest, reached.age))
 
-    def _steps(self, path: Path) -> list[Step]:
-        world, steps = self.ledger.start(), []
-        for place in path:
-            steps.append(self.alphabet.steps(world)[place])
-            world = steps[-1].after
+    def _steps(self, world: World, age: int) -> list[Step]:
+        """What is asked in a world. A snapshot at the end of its life is restored, or forgotten before all else."""
+        if self._last_chance(world, age):
+            return self.alphabet.restore(world)
+        key = _key(world)
+        steps = self._asked.get(key)
+        if steps is None:
+            if len(self._asked) >= REMEMBERED:
+                self._asked.clear()
+            steps = self._asked[key] = self.alphabet.steps(world)
         return steps
+
+    def _last_chance(self, world: World, age: int) -> bool:
+        return bool(world.snapshots) and age == self.question.age
+
+    def _behind(self, step: Step, age: int, forgets: bool) -> tuple[World, int]:
+        """The world behind a legal step, and the age of its snapshot."""
+        if forgets:
+            return step.after._replace(snapshots=NOTHING), 0
+        new = isinstance(step.operation, Backup | Restore) or not step.after.snapshots
+        return step.after, 0 if new or self.question.age is None else age + 1
+
+    def _along(self, path: Path) -> Iterator[tuple[Step, bool]]:
+        """The steps of a path, and whether the snapshot is forgotten behind each."""
+        world, age = self.ledger.start(), 0
+        for place in path:
+            forgets = place < 0
+            step = self._steps(world, age)[~place if forgets else place]
+            yield step, forgets
+            world, age = self._behind(step, age, forgets)
+
+    def _lasting(self, reached: Reached) -> Reached:
+        """A state to be kept, with nothing in it of what was held before: many then have one world."""
+        world = reached.world if self.question.misuse else reached.world._replace(ghosts=NOTHING)
+        reached.world, uids = renumbered(world)
+        reached.judge = reached.judge.renumbered(reached.world, uids)
+        return reached
 
     def _at(self, key: bytes, path: Path) -> Reached:
         """The state of a path: as it was kept, or made anew."""
@@ -136,37 +195,36 @@ class Walker:
             return reached
         again = self._walked(path)
         if self._digest(again) != key:
-            raise HarnessError(
-                "the same operations led to another state the second time: something outside of the allocator"
-                " (a module, a class, chance) takes part in what it does"
-            )
+            raise ElsewhereError
         self._live[key] = again
         return again
 
     def _walked(self, path: Path) -> Reached:
-        judge = self._judge.copy()
-        session = self.branches.again(())
-        judge.begin(session.begin())
-        world, trail = self.ledger.start(), tuple(self._steps(path))
-        for step in trail:
-            judge.check(step, session.apply(step))
-            world = step.after
-        return Reached(world, judge, session, path, trail, self.branches.state(session))
+        """The state of a path, by a new allocator that makes all of its steps."""
+        judge, session = self._judge.copy(), self.answers.branches.again(())
+        judge.begin(self.answers.first)
+        world, age = self.ledger.start(), 0
+        trail: list[Step | None] = []
+        for step, forgets in self._along(path):
+            asked = by_page(step, judge.page)
+            trail.append(asked)
+            judge.check(step, session.apply(asked))
+            if forgets:
+                trail.append(None)
+                session.forget()
+            world, age = self._behind(step, age, forgets)
+        return self._lasting(Reached(world, judge, self.answers.node(session, tuple(trail)), path, age))
 
-    def _branch(self, reached: Reached, spare: Session | None = None) -> tuple[Session, Judge]:
-        if spare is not None:
-            return self.branches.beside(reached.session, spare), reached.judge.copy()
-        shares = bool(reached.state.shared)
-        return self.branches.copy(reached.session, reached.trail, shares), reached.judge.copy()
-
-    def _ended(self, reached: Reached, misused: bool) -> Violation | None:
+    def _ended(self, reached: Reached) -> Violation | None:
         """What the probes behind a case show; the state itself is left alone."""
-        session, judge = self._branch(reached)
-        return self._probed(reached.world, session, judge, misused)
+        if self._last_chance(reached.world, reached.age):
+            return None  # they are made where the snapshot is forgotten
+        return self._probed(reached.world, reached.node, reached.judge.copy(), misused=False)
 
-    def _probed(self, world: World, session: Session, judge: Judge, misused: bool) -> Violation | None:
+    def _probed(self, world: World, node: Node, judge: Judge, misused: bool) -> Violation | None:
         for step in epilogue(self.ledger, world, misused):
-            violation = judge.check(step, session.apply(step))
+            seen, node = self.answers.ask(node, step, judge.page)
+            violation = judge.check(step, seen)
             if violation is not None:
                 return violation
         return judge.end()
@@ -176,44 +234,53 @@ class Walker:
         digests: list[bytes] = []
         wrong: list[tuple[int, Violation]] = []
         ended = 0
-        spare: Session | None = None  # one that an operation has left as it was
-        for place, step in enumerate(self.alphabet.steps(reached.world)):
+        for place, step in enumerate(self._steps(reached.world, reached.age)):
             if place in but:
                 continue
-            session, judge = self._branch(reached, spare)
-            seen = session.apply(step)
+            judge = reached.judge.copy()
+            seen, node = self.answers.ask(reached.node, step, judge.page)
             violation = judge.check(step, seen)
             if violation is not None:
                 wrong.append((place, violation))
-                spare = None
                 continue
-            state = self.branches.state(session)
-            unchanged = state.value == reached.state.value and not self.question.answers
-            spare = session if unchanged else None
             if self.alphabet.ends(step):
                 # Behind all that was refused, with nothing changed, the same probes show the same.
-                no_trace = unchanged and seen.outcome == "raised"
+                no_trace = node is reached.node and seen.outcome == "raised"
                 if no_trace and reached.refusals_pass:
                     violation = judge.end()
                 else:
-                    spare = None
                     misused = step.status == "misuse"
-                    world = reached.world if misused else step.after
-                    violation = self._probed(world, session, judge, misused)
+                    violation = self._probed(reached.world if misused else step.after, node, judge, misused)
                     reached.refusals_pass |= no_trace and violation is None
                 ended += violation is None
                 if violation is not None:
                     wrong.append((place, violation))
                 continue
-            key = digest((judge.state(step.after, self._ghosts), state.value))
-            places.append(place)
-            digests.append(key)
-            if key not in self._known:
-                self._known.add(key)
-                path, trail = (*reached.path, place), (*reached.trail, step)
-                self._next[key] = Reached(step.after, judge, session, path, trail, state)
-                spare = None
-        return Expanded(tuple(places), tuple(digests), ended, tuple(wrong))
+            for found in self._faces(reached, place, step, node, judge):
+                key = self._digest(found)
+                places.append(found.path[-1])
+                digests.append(key)
+                if key not in self._known:
+                    self._known.add(key)
+                    self._next[key] = self._lasting(found)
+        calls, self._calls = self.answers.calls - self._calls, self.answers.calls
+        last_chance = self._last_chance(reached.world, reached.age)
+        return Expanded(tuple(places), tuple(digests), ended, tuple(wrong), calls, last_chance)
+
+    def _faces(self, reached: Reached, place: int, step: Step, node: Node, judge: Judge) -> Iterator[Reached]:
+        """The state behind an operation; beside it, where a snapshot is in its last chance, the one without it."""
+        world, age = self._behind(step, reached.age, forgets=False)
+        yield Reached(world, judge, node, (*reached.path, place), age)
+        if self._last_chance(world, age):
+            world, age = self._behind(step, reached.age, forgets=True)
+            yield Reached(world, judge, self.answers.forget(node), (*reached.path, ~place), age)
+
+
+def _key(world: World) -> Any:
+    group = world.group and (world.group.pages, tuple(world.group.parts.items()), world.group.swa)
+    held, ghosts = tuple(world.requests.items()), tuple(world.ghosts.items())
+    snapshots = tuple(map(_key, world.snapshots.values()))
+    return held, world.free, world.swa_free, group, world.gone, ghosts, snapshots, world.next_uid
 
 
 # -- in other processes --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from impl.subject import LocalSubject
 from oracle.ops import Config
 from oracle.world import Step
 
+Trail = tuple[Step | None, ...]  # steps that name pages by their numbers; None: all snapshots are forgotten
 WAYS = {
     "copied": "copied attribute by attribute",
     "deepcopied": "copied by copy.deepcopy",
@@ -31,6 +32,7 @@ class Branches:
     def __init__(self, subject: LocalSubject, config: Config, answers: bool = False) -> None:
         self.subject, self.config, self.answers = subject, config, answers
         self.root = subject.open(config)
+        self.root.number_pages()
         bench = self.root.bench
         self._shared = tuple(kv for kv in (bench.kv, bench.kv_window) if kv is not None)
         self._left_out = frozenset(map(id, self._shared))
@@ -49,7 +51,7 @@ class Branches:
                 return way
         return "replayed"
 
-    def copy(self, session: Session, trail: tuple[Step, ...], shares: bool) -> Session:
+    def copy(self, session: Session, trail: Trail, shares: bool) -> Session:
         """A session like this one. trail: the steps that led to it; shares: whether tensors in it overlap."""
         if self.way == "replayed":
             return self.again(trail)
@@ -57,27 +59,30 @@ class Branches:
         plainly = self.way == "copied" and not shares
         return session.copy(self._plain_copy(parts) if plainly else self._deep_copy(parts))
 
-    def beside(self, session: Session, spare: Session) -> Session:
-        """A session like `session`, out of the parts of one that is in the same state and is needed no more."""
-        return session.copy(spare.parts(self.answers))
-
-    def again(self, trail: tuple[Step, ...]) -> Session:
+    def again(self, trail: Trail) -> Session:
         """A new session that has gone through these steps."""
         session = self.subject.open(self.config)
+        session.number_pages()
         session.begin()
         for step in trail:
-            session.apply(step)
+            if step is None:
+                session.forget()
+            else:
+                session.apply(step)
         return session
 
-    def state(self, session: Session) -> State:
-        """The state of a session: its allocator, snapshots, and the answers that lie over them."""
-        state = self._read(session.parts(False))
+    def state(self, session: Session, snapshots: bool = True) -> State:
+        """The state of a session: its allocator, snapshots, and the answers that lie over them.
+
+        snapshots: False reads it as if it had forgotten all snapshots.
+        """
+        state = self._read(session.parts(False, snapshots))
         if not self.answers:
             answer = session.last_answer
             if answer is not None and lies_over(answer, state.spans):
                 raise SharesMemoryError
             return state
-        *parts, answers = session.parts(True)
+        *parts, answers = session.parts(True, snapshots)
         over = [answer if lies_over(answer, state.spans) else None for answer in answers]
         return self._read([*parts, over, session.index % 2])
 

@@ -61,16 +61,16 @@ class Session:
         self.config, self.traits, self.device = config, traits, device
         self.bench, self.allocator = bench, bench.allocator
         self.index = 0
-        self._first: dict[int, int] = {}  # uid -> its first slot
+        self._first: dict[int, int] = {0: 0}  # uid -> its first slot
         self._watched: list[tuple[int, torch.Tensor, list[int]]] = []
         self._snapshots: dict[str, Any] = {}
         self._kv = Contents(bench.kv, bench.kv_window) if config.data and bench.kv is not None else None
 
-    def parts(self, answers: bool) -> list[Any]:
-        """The allocator, the snapshots that it gave and, if wanted, the answers that are watched."""
+    def parts(self, answers: bool, snapshots: bool = True) -> list[Any]:
+        """The allocator and, if wanted, the snapshots that it gave and the answers that are watched."""
         return [
             self.allocator,
-            self._snapshots,
+            self._snapshots if snapshots else {},
             [tensor for _, tensor, _ in self._watched] if answers else [],
         ]
 
@@ -84,6 +84,15 @@ class Session:
         other.bench, other._first = replace(self.bench, allocator=other.allocator), dict(self._first)
         other._watched = [(w[0], tensor, w[2]) for w, tensor in zip(self._watched, answers, strict=False)]
         return other
+
+    def number_pages(self) -> None:
+        """From now on a uid is the number of a page: for steps that say which page they mean (`impl.answers`)."""
+        size = self.config.page_size
+        self._first = {page: page * size for page in range(self.config.pages + 1)}
+
+    def forget(self) -> None:
+        """Drop all snapshots: none of them will be restored."""
+        self._snapshots = {}
 
     @property
     def last_answer(self) -> torch.Tensor | None:
@@ -139,7 +148,7 @@ class Session:
     def slot(self, slot: Slot) -> int:
         """The number of a symbolic slot."""
         uid, offset = slot
-        return self._first[uid] + offset if uid else offset
+        return self._first[uid] + offset
 
     def slots(self, runs: Iterable[Run]) -> list[int]:
         """The numbers of runs of symbolic slots."""

@@ -36,6 +36,13 @@ class _Binding(NamedTuple):
     def copy(self) -> _Binding:
         return _Binding(dict(self.page), dict(self.owner), dict(self.window))
 
+    def renumbered(self, uids: dict[int, int]) -> _Binding:
+        return _Binding(
+            {uids[uid]: page for uid, page in self.page.items() if uid in uids},
+            {page: uids[uid] for page, uid in self.owner.items() if uid in uids},
+            {uids[uid]: page for uid, page in self.window.items() if uid in uids},
+        )
+
 
 class Judge:
     """Judges one run of one subject."""
@@ -68,27 +75,41 @@ class Judge:
         other._parity = self._parity.copy() if self._parity is not None else None
         return other
 
+    def renumbered(self, world: World, uids: dict[int, int]) -> Judge:
+        """The same for a world whose uids were numbered anew (`oracle.world.renumbered`), and for no other one."""
+        other = self.copy()
+        other._bound = self._bound.renumbered(uids)
+        other._given = {uids[uid]: given for uid, given in self._given.items() if uid in uids}
+        other._saved = {
+            name: (bound.renumbered(uids), lists)
+            for name, (bound, lists) in self._saved.items()
+            if name in world.snapshots
+        }
+        return other
+
     def state(self, world: World, ghosts: bool) -> list[Any]:
         """All that decides what will be asked in `world` and how it is judged, in page numbers: plain data.
 
-        Requests count in the order in which they came, under no name: names are alike. ghosts: whether what
+        Requests count under no name and in no order: names are alike, and callers name them in any order. ghosts: whether what
         was freed may be freed again. Where requests with a prefix begin is left out: nobody goes on behind
-        them in the cases that this is for (`properties.alphabet`).
+        them in the cases that this is for (`properties.alphabet`). So are snapshots that the world has no more.
         """
-        numbers: dict[str, int] = {}
-        now = _numbered(world, self._bound, numbers, ghosts)
-        saved = [
-            (name, lists, _numbered(world.snapshots[name], bound, numbers, False))
-            for name, (bound, lists) in sorted(self._saved.items())
-            if name in world.snapshots
-        ]
-        parity = self._parity.state if self._parity is not None else None
-        return [now, saved, self._freed_before, parity]
+        names = sorted(world.snapshots)
+        saved = []
+        for name in names:
+            bound, lists = self._saved[name]
+            saved.append((name, lists, _numbered(world.snapshots[name], bound, False)))
+        parity = self._parity.state(names) if self._parity is not None else None
+        return [_numbered(world, self._bound, ghosts), saved, self._freed_before, parity]
 
     def slot(self, slot: Slot) -> int:
         """The number of a symbolic slot."""
         uid, offset = slot
         return self._bound.page[uid] * self.config.page_size + offset if uid else offset
+
+    def page(self, uid: int) -> int:
+        """The number of the page that a uid stands for; 0, of padding, for 0."""
+        return self._bound.page[uid] if uid else 0
 
     def slots(self, runs: tuple[Run, ...]) -> list[int]:
         """The numbers of runs of symbolic slots."""
@@ -509,18 +530,14 @@ class Judge:
         return None
 
 
-def _numbered(world: World, bound: _Binding, numbers: dict[str, int], ghosts: bool) -> list[Any]:
-    """A world with a page's number for each uid, and a number for each name."""
+def _numbered(world: World, bound: _Binding, ghosts: bool) -> list[Any]:
+    """A world with a page's number for each uid, and a place for each name: that of its request among them all."""
     page = bound.page
-    requests = [
-        (
-            numbers.setdefault(name, len(numbers)),
-            [page[uid] if uid else 0 for uid in r.pages],
-            r.length,
-            r.base,
-        )
+    # No two have the same pages, since the last one is held: names never decide the order.
+    requests = sorted(
+        ([page[uid] if uid else 0 for uid in r.pages], r.length, r.base, name)
         for name, r in world.requests.items()
-    ]
+    )
     group = world.group and [
         sorted(page[uid] for uid in world.group.pages),
         sorted((page[uid], mask) for uid, mask in world.group.parts.items()),
@@ -528,11 +545,13 @@ def _numbered(world: World, bound: _Binding, numbers: dict[str, int], ghosts: bo
     ]
     window = sorted((page[uid], other) for uid, other in bound.window.items())
     gone = sorted(page[uid] for uid in world.gone)
+    places = {name: place for place, (*_, name) in enumerate(requests)}
     dead = [
-        (numbers.setdefault(name, len(numbers)), [(page[uid], low, high) for uid, low, high in runs])
+        (places.get(name), [(page[uid], low, high) for uid, low, high in runs])
         for name, runs in (world.ghosts.items() if ghosts else ())
     ]
-    return [requests, world.free, world.swa_free, group, window, gone, dead]
+    held = [request[:-1] for request in requests]
+    return [held, world.free, world.swa_free, group, window, gone, dead]
 
 
 def _situation(step: Step) -> str:

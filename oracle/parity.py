@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from oracle.ops import Config
@@ -28,10 +28,9 @@ class Parity:
         other.reference.restore(self.reference.backup())
         return other
 
-    @property
-    def state(self) -> object:
-        """All that decides what the reference will answer, as plain data."""
-        states = (self.reference.backup(), *(self._states[name] for name in sorted(self._states)))
+    def state(self, snapshots: Iterable[str]) -> object:
+        """All that decides what the reference will answer, as plain data. snapshots: those that still count."""
+        states = (self.reference.backup(), *(self._states[name] for name in snapshots))
         return [[sorted(x.items()) if isinstance(x, dict) else x for x in state] for state in states]
 
     def compare(

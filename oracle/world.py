@@ -167,3 +167,35 @@ def runs_of(
         else:
             runs.extend((uid, k, k + 1) for k in range(low, high) if not parts[uid] >> k & 1)
     return tuple(runs)
+
+
+def renumbered(world: World) -> tuple[World, dict[int, int]]:
+    """The world with its uids numbered anew, as they appear in it, and the new uid of each old one.
+
+    Worlds that differ only in what was held before become one, request names and their order aside.
+    """
+    uids = {0: 0}
+    renamed = _renamed(world, uids)
+    snapshots = {name: _renamed(saved, uids) for name, saved in world.snapshots.items()}
+    return renamed._replace(snapshots=snapshots, next_uid=len(uids)), uids
+
+
+def _renamed(world: World, uids: dict[int, int]) -> World:
+    def new(uid: int) -> int:
+        return uids.setdefault(uid, len(uids))
+
+    def run(run: Run) -> Run:
+        return new(run[0]), run[1], run[2]
+
+    requests = {
+        name: Request(tuple(map(new, r.pages)), r.length, r.base, (new(r.last[0]), r.last[1]))
+        for name, r in sorted(world.requests.items())
+    }
+    group = world.group and Group(
+        tuple(map(new, world.group.pages)),
+        {new(uid): mask for uid, mask in world.group.parts.items()},
+        frozenset(map(new, sorted(world.group.swa))),
+    )
+    ghosts = {name: tuple(map(run, runs)) for name, runs in world.ghosts.items()}
+    gone = frozenset(map(new, sorted(world.gone)))
+    return world._replace(requests=requests, group=group, gone=gone, ghosts=ghosts)

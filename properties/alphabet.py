@@ -21,10 +21,17 @@ a pool is like one of them (`representative`):
   by the last of its first page to the first of its last one.
 - both ends of a group, merge, clear; backup while there is no snapshot, and restore.
 
-Three things have no end by themselves, and are bounded. No request gets longer than the pool, what it gave back
+Of two frees that name the same slots in the same order one is asked: they are one call, and come to one world. So a
+cut that ends at a page's end is a free of what lies behind; parts of a request that a group has in part already are
+often the same part.
+
+Some things have no end by themselves, and are bounded. No request gets longer than the pool, what it gave back
 counted: one that gives back its first pages could grow for ever. A free_swa in a group that names again what was
 given up already is judged, with what every case ends with, and the sequence ends there: the allocator's list of
-what it collected could grow for ever. And the snapshot is taken once.
+what it collected could grow for ever. There is one snapshot at a time.
+
+Others have an end that is far away, and the search says whether they are there: misuse, prefixes, what a group
+collects behind its first free, and how long a snapshot is kept (`fuzz.walker.Question`).
 
 CPU copies, and K and V, are left out.
 """
@@ -37,10 +44,11 @@ from itertools import permutations
 from oracle import ops
 from oracle.ledger import Ledger
 from oracle.ops import Alloc, Cut, Decode, Extend, Free, FreeSwa, Grow, Operation, Part
-from oracle.world import FreeCall, Request, Step, World
+from oracle.world import Call, FreeCall, Group, Request, Step, World
 
 NAMES = ("A", "B")
 SNAPSHOT = "S"
+GROUP_FREES = ("one", "whole", "any")
 
 
 def like(flaw: str) -> str:
@@ -60,15 +68,16 @@ class Alphabet:
 
     names: the requests that there may be at a time. snapshot: whether there are backup and restore; prefixes:
     whether requests begin behind the pages of others. Each of the two makes the world several times as large.
+    group_frees: what a group collects (`GROUP_FREES`): one free; behind the first, frees of whole requests; any.
     misuse: whether there are calls that break a rule; they end a sequence, and are half of all that there is to ask.
     """
 
     def __init__(
         self, ledger: Ledger, names: tuple[str, ...] = NAMES, snapshot: bool = False, prefixes: bool = True,
-        misuse: bool = True,
+        misuse: bool = True, group_frees: str = "any",
     ) -> None:  # fmt: skip
         self.ledger, self.names, self.snapshot, self.prefixes = ledger, names, snapshot, prefixes
-        self.misuse = misuse
+        self.misuse, self.group_frees = misuse, group_frees
         self._classified: dict[Operation, Step] = {}
 
     def steps(self, world: World) -> list[Step]:
@@ -77,9 +86,21 @@ class Alphabet:
         steps = [self._step(world, operation) for operation in dict.fromkeys(self._operations(world))]
         undefined = self.ledger.traits.undefined
         left_out = ("skip",) if self.misuse else ("skip", "misuse")
-        return [
-            s for s in steps if s.status not in left_out and s.rule not in undefined and not self._endless(s)
-        ]
+        asked: set[Call] = set()
+        made = []
+        for step in steps:
+            if step.status in left_out or step.rule in undefined or self._endless(step):
+                continue
+            if isinstance(step.operation, Free | FreeSwa) and step.call is not None:
+                if step.call in asked:
+                    continue
+                asked.add(step.call)
+            made.append(step)
+        return made
+
+    def restore(self, world: World) -> list[Step]:
+        """The restore of the world's snapshot alone."""
+        return [self.ledger.step(world, ops.Restore(SNAPSHOT))]
 
     @staticmethod
     def ends(step: Step) -> bool:
@@ -169,7 +190,7 @@ class Alphabet:
         for group in (*singles, *pairs):
             yield from self._extends(world, group)
             yield Decode(group)
-        for group in (*singles, *pairs[:1]):
+        for group in (*singles, *pairs[:1]) if self.misuse else ():
             yield from self._flawed(world, group)
         for (name,) in singles:
             yield Extend((Grow(name, 1), Grow(name, 1)))
@@ -210,36 +231,46 @@ class Alphabet:
     # -- frees -----------------------------------------------------------------------------------------
 
     def _frees(self, world: World) -> Iterator[Operation]:
-        size = self.ledger.config.page_size
         held = [name for name in self.names if name in world.requests]
+        collected = world.group is not None and world.group != Group()
         yield Free(())
         if self.ledger.config.swa_pages:
             yield FreeSwa(())
-        for names in permutations(held, 2):
+        if collected and self.group_frees == "one":
+            held = []
+        whole = collected and self.group_frees == "whole"
+        for names in permutations(held, 2) if not whole else ():
             yield Free(tuple(Part(name) for name in names))
         for name in held:
-            request = world.requests[name]
-            own = request.length - request.base
             yield Free((Part(name),))
             yield Free((Part(name), Part(name)))
             yield from (Free((Part(name),), flaw) for flaw in ("dtype", "shape", "tensor", "device"))
-            for at in range(1, own):
-                head, tail = Part(name, 0, at), Part(name, at)
-                yield Free((tail,))
-                yield Free((head,))
-                if at == 1 or not at % size:
-                    yield Free((tail, head))
-                    yield Free((head, tail))
-                yield Cut(name, at)
-            yield Cut(name, own)
             if self.ledger.config.swa_pages:
-                yield from _window_frees(name, own, size)
+                yield FreeSwa((Part(name),))
+            if not whole:
+                request = world.requests[name]
+                yield from self._parts(name, request.length - request.base)
         for flaw in ("padding", "foreign", "negative"):
             yield Free((), flaw)
         for name in self.names:
             if name in world.ghosts:
                 yield Free((Part(name),), "again")
                 yield Free((Part(name, 1),), "again")
+
+    def _parts(self, name: str, own: int) -> Iterator[Operation]:
+        """Frees of a part of a request, or of its parts, and cuts that no free comes to."""
+        size = self.ledger.config.page_size
+        for at in range(1, own):
+            head, tail = Part(name, 0, at), Part(name, at)
+            yield Free((tail,))
+            yield Free((head,))
+            if at == 1 or not at % size:
+                yield Free((tail, head))
+                yield Free((head, tail))
+            if at % size:
+                yield Cut(name, own - at)
+        if self.ledger.config.swa_pages:
+            yield from _window_frees(name, own, size)
 
 
 def _by_one(names: tuple[str, ...]) -> list[tuple[Grow, ...]]:
@@ -251,7 +282,6 @@ def _by_one(names: tuple[str, ...]) -> list[tuple[Grow, ...]]:
 
 
 def _window_frees(name: str, own: int, size: int) -> Iterator[Operation]:
-    yield FreeSwa((Part(name),))
     for first in range(-(-own // size)):
         yield FreeSwa((Part(name, first * size, min((first + 1) * size, own)),))
         at = min((first + 1) * size, own) - 1

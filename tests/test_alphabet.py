@@ -9,7 +9,7 @@ from fuzz.shrink import _renamed, _simpler_operations
 from impl.subject import own
 from oracle import ops
 from oracle.ledger import Ledger
-from oracle.ops import Alloc, Backup, Cut, Decode, Extend, Free, FreeSwa, Grow, Part, Restore
+from oracle.ops import Alloc, Backup, Config, Cut, Decode, Extend, Free, FreeSwa, Grow, Part, Restore
 from oracle.traits import HOST_RULES
 from properties.alphabet import NAMES, SNAPSHOT, Alphabet, like
 from properties.sources import SeededSource
@@ -51,7 +51,7 @@ class Likeness:
             case Free(parts, ""):
                 return self._free(world, parts, step)
             case Cut(name, tokens):
-                return Cut(name, min(tokens, self._own(world, name)))
+                return self._cut(name, tokens, self._own(world, name))
             case FreeSwa(parts) if parts:
                 return self._free_swa(world, parts[0])
             case Backup():
@@ -123,6 +123,10 @@ class Likeness:
                     return Extend((*made, replace(item, tokens=tokens), *(Grow(g.request, 1) for g in left)))
             made = (*made, item)
         return OUTSIDE if self.alphabet._endless(step) else Extend(made)
+
+    def _cut(self, name, tokens, own):
+        kept = max(own - tokens, 0)
+        return Cut(name, tokens) if kept % self.size else Free((Part(name, kept),))
 
     def _free(self, world, parts, step):
         held = [part for part in parts if part.request in world.requests]
@@ -196,9 +200,14 @@ def missing(subject, cases):
             like = likeness.representative(world, operation)
             if like is OUTSIDE:
                 break
-            here = {s.operation for s in alphabet.steps(world)}
-            if like not in here:
+            steps = alphabet.steps(world)
+            same = ledger.step(world, like)
+            here = {s.operation for s in steps}
+            calls = {s.call for s in steps if isinstance(s.operation, Free | FreeSwa)}
+            if like not in here and (not isinstance(like, Free | FreeSwa) or same.call not in calls):
                 found.append((operation, like, world))
+            if isinstance(operation, Cut):
+                assert (same.call, same.after) == (step.call, step.after)
             compared += 1
             kinds.add((type(operation).__name__, getattr(operation, "flaw", ""), step.rule))
             if step.status == "misuse":
@@ -248,6 +257,33 @@ def test_what_the_shrinker_makes_is_in_the_alphabet(name):
     found, compared, _ = missing(subject, shrinking(subject, range(25)))
     assert not found, found[:3]
     assert compared > 1000
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_no_free_is_asked_twice_and_none_is_left_out_for_another_call(name):
+    """What is left out for another operation has its call, and comes to the same world."""
+    subject = pool(name)
+    config = Config(subject.space.kind, **POOLS[name])
+    alphabet = Alphabet(Ledger(config, subject.traits(config)), snapshot=True)
+    left_out = 0
+    for world in islice(worlds(alphabet), 60):
+        steps = alphabet.steps(world)
+        frees = {s.call: s.after for s in steps if isinstance(s.operation, Free | FreeSwa)}
+        assert len(frees) == sum(isinstance(s.operation, Free | FreeSwa) for s in steps)
+        for operation in dict.fromkeys(alphabet._operations(world)):
+            step = alphabet.ledger.step(world, operation)
+            if isinstance(operation, Free | FreeSwa) and step.status == "legal":
+                assert frees[step.call] == step.after
+                left_out += operation not in {s.operation for s in steps}
+    assert left_out or name == "token"
+
+
+def worlds(alphabet):
+    """Worlds that the alphabet leads to, breadth first."""
+    line = [alphabet.ledger.start()]
+    for world in line:
+        yield world
+        line += [s.after for s in alphabet.steps(world) if s.status == "legal" and s.fits][:40:3]
 
 
 def test_the_comparison_sees_an_operation_that_is_missing(monkeypatch):

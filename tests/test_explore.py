@@ -17,6 +17,7 @@ from fuzz.cli import main
 from fuzz.explore import Workers, explore
 from fuzz.minimal import shorter
 from fuzz.walker import Question
+from impl.answers import Answers, ElsewhereError
 from impl.branches import Branches
 from impl.child import ChildSubject
 from impl.defects.catalogue import CATALOGUE
@@ -25,10 +26,27 @@ from impl.names import local
 from impl.state import State, UnreadableError, copied, deep_copied
 from impl.subject import own
 from oracle import casefile
-from oracle.ops import Alloc, Case, Config, Extend, Free, GroupBegin, GroupEnd, Grow, Merge, Part
+from oracle.judge import Judge
+from oracle.ledger import Ledger
+from oracle.ops import (
+    Alloc,
+    Backup,
+    Case,
+    Config,
+    Extend,
+    Free,
+    GroupBegin,
+    GroupEnd,
+    Grow,
+    Merge,
+    Part,
+    Restore,
+)
 from oracle.plan import plan
+from oracle.world import renumbered
+from properties.alphabet import Alphabet
 from properties.checks import Task
-from properties.judged import HarnessError, judged
+from properties.judged import judged
 from tests.planted import FourthFree
 
 TINY = {
@@ -79,6 +97,106 @@ def test_a_world_with_a_snapshot_closes_too():
     assert plain.closed
     assert snapshot.closed
     assert snapshot.states > plain.states
+
+
+class LosesLate:
+    """A restore loses a slot, if two allocations were made since the backup."""
+
+    since = 0
+
+    def backup_state(self):
+        self.since = 0
+        return super().backup_state()
+
+    def alloc(self, need_size):
+        self.since = min(self.since + 1, 3)
+        return super().alloc(need_size)
+
+    def restore_state(self, state):
+        super().restore_state(state)
+        if self.since == 2 and len(self._free_list):
+            self._drop_head(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "age", "shortest"),
+    [("F40-group", 1, 4), ("group-of-snapshot", 1, 6), ("restore-in-group", 1, 6), ("", 2, 4)],
+)
+def test_a_snapshot_is_restored_as_long_as_was_asked(name, age, shortest):
+    """The fault's shortest case has so many operations between backup and restore, and is found with no fewer."""
+    subject = CATALOGUE[name].subject() if name else planted("token", LosesLate)
+    config = Config("token", 2, need_sort=name == "restore-in-group")
+    question = Question(config, "contract", snapshot=True, age=age, misuse=False)
+    found = explore(subject, question, shortest).found
+    assert {len(one.case.operations) for one in found} == {shortest}
+    for one in found:
+        assert judged(subject, one.case, "contract").violation == one.violation
+    assert not explore(subject, replace(question, age=age - 1), shortest).found
+
+
+class RemembersBackup:
+    """The fourth allocation after a backup loses a slot, when the snapshot is long out of reach."""
+
+    since = None
+
+    def backup_state(self):
+        self.since = 0
+        return super().backup_state()
+
+    def alloc(self, need_size):
+        if self.since is not None:
+            self.since += 1
+            if self.since == 4 and len(self._free_list):
+                self._drop_head(1)
+        return super().alloc(need_size)
+
+
+def test_a_forgotten_snapshot_leaves_what_it_did_to_the_allocator():
+    question = Question(Config("token", 1), "contract", snapshot=True, age=1, misuse=False)
+    found = explore(planted("token", RemembersBackup), question, 5).found
+    assert {len(one.case.operations) for one in found} == {4}
+    assert all(isinstance(one.case.operations[0], Backup) for one in found)
+
+
+@pytest.mark.parametrize("age", [1, 2])
+def test_sequences_with_a_snapshot_that_is_forgotten_are_counted_one_by_one(age):
+    config = Config("token", 1)
+    question = Question(config, "parity", snapshot=True, age=age, misuse=False)
+    alphabet = Alphabet(Ledger(config, own("token").traits(config)), snapshot=True, misuse=False)
+
+    def sequences(world, left, since):
+        if not left:
+            return 1
+        total = 1
+        if world.snapshots and since == age:
+            total += sequences(alphabet.restore(world)[0].after, left - 1, 0)
+            world = world._replace(snapshots={})
+        for step in alphabet.steps(world):
+            new = isinstance(step.operation, Backup | Restore)
+            total += sequences(step.after, left - 1, 0 if new else since + 1)
+        return total
+
+    for depth in range(5):
+        assert explore(own("token"), question, depth).sequences == sequences(
+            alphabet.ledger.start(), depth, 0
+        )
+
+
+class HoldsOne:
+    """A group holds one free: a second pushes the first one out."""
+
+    def _free(self, slots, *, full):
+        super()._free(slots, full=full)
+        if self._group is not None and len(self._group) > 1:
+            self._group.pop(0)
+
+
+@pytest.mark.parametrize(("frees", "shortest"), [("one", None), ("whole", 4), ("any", 4)])
+def test_what_a_group_collects_is_what_was_asked_for(frees, shortest):
+    question = Question(Config("token", 2), "contract", misuse=False, group_frees=frees)
+    result = explore(planted("token", HoldsOne), question)
+    assert result.closed == (shortest is None)
+    assert {len(one.case.operations) for one in result.found} == ({shortest} if shortest else set())
 
 
 def test_sequences_are_counted_one_by_one():
@@ -189,7 +307,7 @@ class CountsElsewhere:
 
 
 def test_a_subject_that_keeps_state_outside_of_itself_is_undecided():
-    with pytest.raises(HarnessError, match="something outside of the allocator"):
+    with pytest.raises(ElsewhereError, match="something outside of the allocator"):
         explore(planted("token", CountsElsewhere), Question(Config("token", 3), "contract"), depth=6)
 
 
@@ -201,6 +319,57 @@ def test_a_process_that_dies_is_a_finding_of_the_operation_that_ends_it():
         assert [(len(f.case.operations), f.violation.code) for f in result.found] == [(0, "GUARD")]
     finally:
         child.close()
+
+
+# -- answers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("need_sort", [False, True])
+def test_a_state_answers_as_an_allocator_does_that_went_all_the_way(name, need_sort):
+    """Along random paths: what the table says, asked by page number, and what one session says, asked by uid."""
+    config = replace(TINY[name], pages=2, need_sort=need_sort, swa_pages=2 * (name == "swa"))
+    subject = own(name)
+    traits = subject.traits(config)
+    ledger, answers = Ledger(config, traits), Answers(Branches(subject, config))
+    alphabet = Alphabet(ledger, snapshot=True, misuse=False)
+    told = 0
+    for seed in range(30):
+        choose, world, node = random.Random(seed), ledger.start(), answers.root
+        session, judge = subject.open(config), Judge(config, traits, "parity")
+        judge.begin(session.begin())
+        for _ in range(20):
+            step = choose.choice(alphabet.steps(world))
+            calls = answers.calls
+            seen, node = answers.ask(node, step, judge.page)
+            assert seen == session.apply(step)
+            assert judge.check(step, seen) is None
+            told += calls == answers.calls
+            # Numbered anew at times, as the search does it with states that it keeps.
+            world, uids = renumbered(step.after) if choose.random() < 0.3 else (step.after, None)
+            if uids is not None:
+                judge = judge.renumbered(world, uids)
+                session._first = {new: session._first[old] for old, new in uids.items()}
+        if seed % 10 == 9:
+            answers.rest()
+    assert told > 100
+
+
+def test_a_number_of_uids_is_a_history_and_no_difference():
+    config = Config("token", 3)
+    ledger = Ledger(config, own("token").traits(config))
+
+    def world(*operations):
+        made = ledger.start()
+        for operation in operations:
+            made = ledger.step(made, operation).after
+        return renumbered(made)[0]
+
+    plain = world(Alloc("A", 1), GroupBegin(), Alloc("B", 2), Free((Part("A"),)))
+    assert plain == world(
+        Alloc("A", 2), Free((Part("A"),)), Alloc("A", 1), GroupBegin(), Alloc("B", 2), Free((Part("A"),))
+    )
+    assert plain != world(Alloc("A", 1), GroupBegin(), Alloc("B", 1), Free((Part("A"),)))
 
 
 # -- state and copies ----------------------------------------------------------------------------------
@@ -384,6 +553,25 @@ def test_the_depth_is_kept(tmp_path):
     assert result.exit_code == 0
     assert "Sequences of up to 1 operations, every promise kept at level parity." in result.stdout
     assert not json.loads((tmp_path / "report.json").read_text())["closed"]
+
+
+def test_what_is_asked_is_said(tmp_path):
+    plain = kvassay(tmp_path, "--impl", "token", "--pages", 1)
+    assert (
+        "2 request(s), behind a group's first free whole requests, a snapshot for 1 operation(s)"
+        in " ".join(plain.stdout.split())
+    )
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["requests"], report["snapshot_age"], report["group_frees"]) == (2, 1, "whole")
+    assert (report["closed"], report["prefixes"], report["misuse"]) == (True, False, False)
+    assert 0 < report["last_chances"] < report["states"]
+    more = kvassay(
+        tmp_path, "--impl", "token", "--pages", 1, "--requests", 1, "--no-snapshot", "--group-frees", "any", "--misuse",
+    )  # fmt: skip
+    assert "1 request(s), any frees in a group, no snapshot, no prefixes, misuse" in " ".join(
+        more.stdout.split()
+    )
+    assert json.loads((tmp_path / "report.json").read_text())["snapshot_age"] is None
 
 
 @pytest.mark.parametrize(
