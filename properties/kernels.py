@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from impl.engines import SENTINEL, EngineSubject
-from oracle.batch import Batch, answer, explain_difference
+from impl.engines import EngineSubject
+from oracle.batch import SENTINEL, Batch, answer, explain_difference
 from oracle.verdict import Observation, Violation, short, symptom_of
 from properties.sources import Source, chance, pick, weighted
 
