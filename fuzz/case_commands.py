@@ -104,21 +104,30 @@ def show(
     """A case as a page to step through: pages and slots by owner, subject and reference side by side.
 
     The page is one file that loads nothing else. It shows the answers that the case file holds; with --again,
-    --impl or --level, or where the file has none, the case is run.
+    --impl or --level, or where the file has none, the case is run. A batch of the kernel tier is run on its engine,
+    and has lines alone: --text.
     """
     from fuzz.show import page, shown
     from fuzz.show_text import lines
     from impl.errors import SubjectError
-    from oracle.casefile import CaseError, read
+    from oracle.casefile import BatchFile, CaseError, read_any
 
+    console = console_for()
     try:
-        file = read(case)
+        file = read_any(case)
+        if isinstance(file, BatchFile):
+            if not as_text:
+                refuse(f"{case} is a batch of the kernel tier, which has no page: give --text")
+            from fuzz.show_batch import lines as batch_lines  # it runs the engine, and so needs torch
+
+            for line in batch_lines(file, impl, path, device):
+                console.print(line, soft_wrap=True, highlight=False)
+            return
         what = shown(file, impl, level or "", path, device, again)
     except (CaseError, SubjectError) as error:
         refuse(str(error))
     except OSError as error:
         refuse(f"{error.filename}: {error.strerror}")
-    console = console_for()
     if as_text:
         for line in lines(what):
             console.print(line, soft_wrap=True, highlight=False)

@@ -27,13 +27,12 @@ DEPTHS = (0, 1, 2)
 def cut(case: Case, traits: Traits, at: int, holds: Holds, say: Callable[[str], object]) -> Case:
     """A shorter case with the same finding, or the case. at: the operation that shows it, from 0."""
     whole = replace(case, operations=case.operations[: at + 1])
-    if not holds(whole):
-        whole = case
+    # The whole takes as long as all of the shorter ends together: it is asked last.
     for length, candidate in _ends(whole, traits):
         if holds(candidate):
             say(f"cut to the last {length:,} of {len(whole.operations):,} operations")
             return candidate
-    return whole
+    return whole if holds(whole) else case
 
 
 def _ends(case: Case, traits: Traits) -> Iterator[tuple[int, Case]]:

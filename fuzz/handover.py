@@ -15,7 +15,7 @@ from fuzz.assertions import departs
 from fuzz.claim import quoted
 from fuzz.constructors import ENGINES, Maker, NoHandover, maker_of
 from fuzz.emitter import Emitter
-from oracle.batch import answer
+from oracle.batch import SENTINEL, ZONE, answer
 from oracle.casefile import BatchFile, CaseFile
 from oracle.judge import Judge
 from oracle.ops import Case
@@ -35,6 +35,13 @@ def at_edge(listed):
     moved = whole[whole.numel() - listed.numel() :]
     moved.copy_(listed)
     return moved'''.splitlines()
+GUARDED = f'''\
+def guarded(values, dtype):
+    """A tensor, and the larger one that it lies in: what is around it nobody may read or write."""
+    around = torch.full(({2 * ZONE} + len(values),), {SENTINEL}, dtype=dtype)
+    inner = around[{ZONE} : {ZONE} + len(values)]
+    inner.copy_(torch.tensor(values, dtype=dtype))
+    return inner, around'''.splitlines()
 
 
 def script(file: CaseFile | BatchFile, tree: str = "") -> str:
@@ -181,30 +188,44 @@ def _relation(file: CaseFile, maker: Maker) -> Iterator[str]:
 def _batch(file: BatchFile) -> tuple[str, list[str], str]:
     """One call of an engine, and the slots that are right."""
     assert file.finding is not None
-    if file.finding.code == "GUARD":
-        raise NoHandover(
-            "what a kernel reads or writes outside its arguments shows between guard zones only: replay it"
-        )
     module, _, name = file.engine.partition(":")
     if file.engine in ENGINES:
         module, name = ENGINES[file.engine]
     if not name:
         raise NoHandover(f"there is no line of Python for engine {file.engine}: replay it")
     batch, method = file.batch, "decode" if file.batch.decode else "extend"
-    given = [("prefix_lens", batch.prefix), ("seq_lens", batch.seq), ("last_loc", batch.last)]
+    given = {"prefix_lens": batch.prefix, "seq_lens": batch.seq, "last_loc": batch.last}
+    if batch.decode:
+        del given["prefix_lens"]
+    summary, right = quoted(file.finding.summary), answer(batch)
+    guarded = file.finding.code == "GUARD"
     lines = [
         f'"""{_safe(_headline(file))}"""',
         "import torch",
         f"from {module} import {name}",
         "",
+        *((*GUARDED, "") if guarded else ()),
         f"engine = {name}() if isinstance({name}, type) else {name}",
     ]
-    for argument, values in given[1:] if batch.decode else given:
-        lines.append(f"{argument} = torch.tensor({list(values)}, dtype=torch.int64)")
-    lines.append(f"free_pages = torch.tensor({list(batch.free)}, dtype=torch.{file.dtype})")
-    lines.append(f"out = torch.full(({batch.total},), -1, dtype=torch.{file.dtype})")
-    names = [argument for argument, _ in (given[1:] if batch.decode else given)]
-    lines.append(f"engine.{method}({', '.join(names)}, free_pages, out, {batch.page_size})")
-    lines.append(f"assert out.tolist() == {answer(batch)}, {quoted(file.finding.summary)}")
+    dtypes = {**dict.fromkeys(given, "int64"), "free_pages": file.dtype, "out": file.dtype}
+    for argument, values in {**given, "free_pages": batch.free, "out": (-1,) * batch.total}.items():
+        kind = f"torch.{dtypes[argument]}"
+        lines.append(
+            f"{argument}, around_{argument} = guarded({list(values)}, {kind})" if guarded
+            else f"{argument} = torch.tensor({list(values)}, dtype={kind})"
+        )  # fmt: skip
+    call = f"engine.{method}({', '.join(dtypes)}, {batch.page_size})"
+    if guarded:
+        arounds = ", ".join(f"around_{argument}" for argument in dtypes)
+        lines += [
+            f"arounds = {arounds}",
+            "before = [around.clone() for around in arounds]",
+            call,
+            f"before[-1][{ZONE} : {ZONE} + out.numel()] = out",
+            f"assert all(map(torch.equal, arounds, before)), {summary}",
+        ]
+    else:
+        lines.append(call)
+    lines.append(f"assert out.tolist() == {right}, {summary}")
     function = f"test_{file.finding.code.lower()}_{method}"
     return function, [f"def {function}():", *(f"    {line}" if line else "" for line in lines)], ""

@@ -114,12 +114,15 @@ def page(what: Shown) -> str:
 
 
 def _meta(what: Shown) -> list[tuple[str, str]]:
-    file, count = what.file, len(what.file.case.operations)
+    file, length, violation = what.file, len(what.file.case.operations), what.violation
+    count = f"{length:,}"
+    if violation is not None and file.other is None and violation.index + 1 < length:
+        count = f"{violation.index + 1:,} of {count}, up to the finding"
     meta = [("subject", what.subject or "unknown"), ("level", what.level or "contract")]
-    if what.violation is not None and what.violation.kind == "misuse":
+    if violation is not None and violation.kind == "misuse":
         meta.append(("kind", "misuse"))
     meta.append(("on a", config_sentence(file.case.config)))
-    meta.append(("operations", f"{count:,}"))
+    meta.append(("operations", count))
     if file.relation:
         meta.append(("relation", file.relation))
     return [*meta, ("answers", what.source.removeprefix("answers "))]

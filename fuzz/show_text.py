@@ -25,10 +25,11 @@ def lines(what: Shown) -> Iterator[Text]:
         if each.name:
             yield Text(f"{each.name}:", "bold")
         yield from _film_lines(each, owners)
-    yield from _verdict(what.violation)
+    yield from verdict(what.violation)
 
 
-def _verdict(violation: Violation | None) -> Iterator[Text]:
+def verdict(violation: Violation | None) -> Iterator[Text]:
+    """What is wrong, if anything."""
     if violation is None:
         yield Text("every promise holds", "green")
     else:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Shrinker:
     """Makes a case smaller as long as `holds` says that the finding is still there.
 
-    space: the pools that the subject can be made with; the case stays in it.
+    space: the pools that the subject can be made with; the case stays in it, or has pages of the size that it had.
     runs: how often `holds` was asked; limit: how often it may be.
     """
 
@@ -31,9 +31,11 @@ class Shrinker:
     space: Space
     limit: int = 2000
     runs: int = 0
+    _own: int = 0
 
     def shrink(self, case: Case) -> Case:
         """The smallest case that was reached. `case` itself must hold."""
+        self._own = case.config.page_size
         while self.runs < self.limit:
             before = case
             case = self._drop_two(self._drop(case))
@@ -88,7 +90,7 @@ class Shrinker:
         if any(getattr(config, name) != value for name, value in fixed.items()):
             return False
         sizes = (fixed["page_size"],) if "page_size" in fixed else self.space.page_sizes
-        return config.page_size in sizes and (config.need_sort in self.space.need_sort)
+        return config.page_size in (*sizes, self._own) and config.need_sort in self.space.need_sort
 
 
 def shrink_pair(pair: Pair, holds: Callable[[Pair], bool]) -> Pair:

@@ -15,13 +15,10 @@ from impl.emulator.launch import Emulator
 from impl.errors import SubjectError
 from impl.names import DEFECT, imported, known_defect
 from impl.paged import IndexEngine
-from oracle.batch import Batch
+from oracle.batch import SENTINEL, ZONE, Batch
 from oracle.verdict import Observation
 
-ZONE = 96
 INTERPRETED_SHARE = 0.1  # Triton's interpreter takes milliseconds an operation
-# Far outside every pool that batches are drawn for, and small enough that 128 times it is an int32.
-SENTINEL = 9_000_001
 DTYPES = {"int32": torch.int32, "int64": torch.int64}
 OWN_ENGINES = {
     "torch": "torch operators",

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from oracle.reference import Pool, ceil_div
 from oracle.traits import SEED_PAGED
 
+ZONE = 96  # numbers on each side of an argument that nobody may read or write
+# What they are: far outside every pool that batches are drawn for, and small enough that 128 times it is an int32.
+SENTINEL = 9_000_001
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from impl.engines import SENTINEL, EngineSubject
-from oracle.batch import Batch, answer, explain_difference
-from oracle.verdict import Violation, short, symptom_of
+from impl.engines import EngineSubject
+from oracle.batch import SENTINEL, Batch, answer, explain_difference
+from oracle.verdict import Observation, Violation, short, symptom_of
 from properties.sources import Source, chance, pick, weighted
 
 PAGE_SIZES = (1, 2, 3, 4, 5, 8, 12, 16, 64, 100, 128)
@@ -53,7 +53,11 @@ def _shuffled(source: Source, count: int) -> list[int]:
 
 def check_batch(subject: EngineSubject, batch: Batch, dtype: str) -> Violation | None:
     """Run one batch; the violation, if there is one."""
-    seen = subject.run_batch(batch, dtype)
+    return check_answer(batch, dtype, subject.run_batch(batch, dtype))
+
+
+def check_answer(batch: Batch, dtype: str, seen: Observation) -> Violation | None:
+    """What is wrong with an engine's answer to a batch, if anything."""
     method = "alloc_decode" if batch.decode else "alloc_extend"
     asked = f"{method} of {len(batch.seq)} request(s), page size {batch.page_size}, {dtype}"
 

@@ -34,7 +34,7 @@ LONG = 4990
 
 
 class LeaksLate(PoolAllocator):
-    """After 690 frees a page is lost."""
+    """After 885 frees a page is lost."""
 
     frees = 0
     lost = False
@@ -42,7 +42,7 @@ class LeaksLate(PoolAllocator):
     def _put(self, slots):
         super()._put(slots)
         self.frees += 1
-        if self.frees >= 690 and not self.lost and self.free_pages.numel():
+        if self.frees >= 885 and not self.lost and self.free_pages.numel():
             self.lost = True
             self._drop_head(1)
 

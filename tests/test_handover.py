@@ -166,8 +166,25 @@ def test_a_batch_is_handed_over():
     file = BatchFile(batch, name, "int32", finding=finding)
     assert run(script(file)) == finding.summary
     assert run(script(replace(file, engine="torch"))) is None
-    with pytest.raises(NoHandover, match="between guard zones"):
-        script(replace(file, finding=replace(finding, code="GUARD")))
+    with pytest.raises(NoHandover, match="no line of Python for engine emulator"):
+        script(replace(file, engine="emulator"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "batch"),
+    [
+        ("ReadsPastFreeList", Batch(2, (1, 0), (5, 2), (2, -1), (4, 2, 7))),
+        ("WritesBeforeOutput", Batch(2, (1,), (2,), (2,), ())),
+        ("LeavesLaneUnwritten", Batch(2, (1,), (2,), (2,), (), decode=True)),
+    ],
+)
+def test_what_an_engine_does_outside_its_arguments_is_handed_over(engine, batch):
+    name = f"tests.planted:{engine}"
+    finding = check_batch(local_engine(name), batch, "int64")
+    assert finding.code == "GUARD"
+    file = BatchFile(batch, name, "int64", finding=finding)
+    assert run(script(file)) == finding.summary
+    assert run(script(replace(file, engine="torch"))) is None
 
 
 # -- what can't be handed over -------------------------------------------------------------------------

@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from fuzz.cli import main
 from fuzz.film import Held, film
 from fuzz.show import page, shown
+from fuzz.show_batch import SHOWN
 from fuzz.show_text import lines
 from oracle import casefile
-from oracle.casefile import CaseError
+from oracle.batch import Batch
+from oracle.casefile import BatchFile, CaseError
 from oracle.ops import Alloc, Backup, Case, Clear, Config, Free, GroupBegin, GroupEnd, Part, Restore
 from oracle.traits import Traits
 from oracle.verdict import Observation
@@ -301,7 +303,10 @@ def test_thousands_of_operations_are_no_burden(opened):
     file = pictures.long()
     driver = opened(file)
     last = file.finding.index + 1
-    assert last > 2600
+    assert 4900 < last < len(file.case.operations)
+    assert f"{last:,} of 4,990, up to the finding" in driver.page_source.replace("<b>", "").replace(
+        "</b>", ""
+    )
     assert position(driver) == last
     assert len(texts(driver, ".row")) < 60
     assert driver.execute_script("return document.querySelectorAll('*').length") < 4000
@@ -323,3 +328,44 @@ def test_the_page_draws_what_the_text_says(opened):
         drawn.append(driver.execute_script(cells))
     text = [re.search(r"\[(.*?)\]", line.plain)[1] for line in lines(shown(file)) if "[" in line.plain]
     assert drawn == [re.sub("[a-z]", ".", line) for line in text]
+
+
+# -- a batch of the kernel tier ------------------------------------------------------------------------
+
+READS_PAST = "tests.planted:ReadsPastFreeList"
+OPENS_TWO = Batch(2, prefix=(1, 0), seq=(5, 2), last=(2, -1), free=(4, 2, 7))
+
+
+def show_batch(path, batch, *options):
+    casefile.write(path, BatchFile(batch, READS_PAST))
+    return CliRunner().invoke(main, ["show", str(path), *options])
+
+
+def test_a_batch_is_a_line_for_each_request(tmp_path):
+    run = show_batch(tmp_path / "b.json", OPENS_TWO, "--text")
+    assert run.exit_code == 0, run.output
+    told = run.output.splitlines()
+    assert told[:3] == [
+        f"{READS_PAST}: extend of 2 request(s) on pages of 2, int64",
+        "free list, in pages: 4 2 7",
+        "           from  to  last_loc  right    got",
+    ]
+    assert told[3] == "request 0     1   5         2  3 8 9 4  3 8 9 4"
+    assert told[4].startswith("request 1     0   2            14 15    14 1")
+    assert told[5].startswith("GUARD (fault): ")
+    sound = show_batch(tmp_path / "b.json", OPENS_TWO, "--text", "--impl", "torch").output.splitlines()
+    assert sound[4:] == ["request 1     0   2            14 15    14 15", "every promise holds"]
+
+
+def test_of_a_large_batch_what_is_right_is_counted(tmp_path):
+    count = SHOWN + 1
+    batch = Batch(2, (0,) * count, (2,) * count, (-1,) * count, tuple(range(1, count + 1)))
+    told = show_batch(tmp_path / "b.json", batch, "--text").output.splitlines()
+    assert told[3].startswith(f"request {count - 1} ")
+    assert told[4] == f"{count - 1} more request(s) got what is right"
+
+
+def test_a_batch_has_no_page(tmp_path):
+    run = show_batch(tmp_path / "b.json", OPENS_TWO)
+    assert (run.exit_code, "give --text" in run.output) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.json"]

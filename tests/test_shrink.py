@@ -226,3 +226,16 @@ def test_shrunk_batch_of_an_engine_that_reads_past_the_free_list_has_the_free_li
     broken = caught.value
     small = shrink_batch(subject, broken.batch, broken.dtype, broken.outcome.violation.key)
     assert len(small.free) == small.need
+
+
+def test_pages_of_a_size_that_no_case_is_drawn_with_are_no_obstacle():
+    """A recorded pool has the pages that it has."""
+    subject = CATALOGUE["batch-loses-page"].subject()
+    assert 128 not in subject.space.page_sizes
+    several = Extend((Grow("r7", 200), Grow("r8", 1), Grow("r9", 129)))
+    case = Case(Config("paged", 40, 128), (Extend((Grow("r6", 5),)), several, Free((Part("r6"),))))
+    holds = same(subject, "contract", judged(subject, case, "contract").violation)
+    both = (Extend((Grow("A", 1), Grow("B", 1))),)
+    assert Shrinker(holds, subject.space).shrink(case) == Case(Config("paged", 3, 1, overwrite=False), both)
+    alone = replace(subject.space, page_sizes=(100,))
+    assert Shrinker(holds, alone).shrink(case) == Case(Config("paged", 3, 128, overwrite=False), both)
