@@ -29,6 +29,9 @@ Lists = tuple[tuple[int, ...], ...]
 # than the operation.
 SMALL_POOL = 64
 LOOK_EVERY = 16
+# Allocators may put off what a free has to find out until somebody asks. In pools of so many pages nobody asks
+# after a free, so that what comes next is answered in between; smaller ones are for finding a fault where it is.
+UNASKED_POOL = 20
 WATCHED = 4
 IDLE = Observation("done")
 
@@ -130,6 +133,8 @@ class Session:
             guard = self._guard(answer)  # before the answer is overwritten
             seen = self._read(step, answer)
         self._overwrite(taken)
+        if self._unasked(step):
+            return seen._replace(disturbed=self._disturbed(), damaged=damaged, guard=guard)
         close = self.config.pages <= SMALL_POOL or step.probe or isinstance(step.operation, Restore)
         return self._look(
             seen,
@@ -138,6 +143,11 @@ class Session:
             damaged=damaged,
             guard=guard,
             batch=step.call if isinstance(step.call, BatchCall) and not step.call.flaw else None,
+        )
+
+    def _unasked(self, step: Step) -> bool:
+        return (
+            self.config.pages >= UNASKED_POOL and step.status == "legal" and isinstance(step.call, FreeCall)
         )
 
     def _guard(self, answer: Any = None) -> str:

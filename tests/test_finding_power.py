@@ -8,6 +8,7 @@ from impl.defects.catalogue import CATALOGUE
 from impl.engines import LocalEngine
 from impl.names import local
 from impl.subject import own
+from impl.token import TokenAllocator
 from impl.torch_engine import TorchEngine
 from properties.checks import CHECKS, BatchBroken, Tally, plan_of, plan_of_engine, run_task
 from properties.relations import RELATIONS
@@ -116,3 +117,28 @@ def test_a_relation_for_which_no_pool_is_left_ends_and_compares_nothing():
     task = next(task for task in plan_of(subject, "quick", "contract") if task.check == "relation split")
     run_task(task, subject, "contract", 0, tally, frozenset({"with a page size that is no power of two"}))
     assert (tally.operations, tally.cases) == (0, task.count)
+
+
+class PutsOff(TokenAllocator):
+    """Finds out what a free gave back when it is asked for its size, and hands out one slot twice before."""
+
+    def free(self, free_index):
+        super().free(free_index)
+        self.late = free_index.numel() > 0
+
+    def available_size(self):
+        self.late = False
+        return super().available_size()
+
+    def alloc(self, need_size):
+        taken = super().alloc(need_size)
+        if taken is not None and getattr(self, "late", False):
+            taken[-1:] = taken[:1]
+        return taken
+
+
+def test_what_is_wrong_until_somebody_asks_is_found():
+    subject = own("token", before=(PutsOff,))
+    violation = broken_by("sequences", subject, "contract", "quick", 1)
+    assert violation is not None
+    assert violation.operation == "alloc"
