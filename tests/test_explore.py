@@ -67,15 +67,20 @@ def planted(part, *mixins):
 # -- a world to its end --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("age", [None, 1])
 @pytest.mark.parametrize("need_sort", [False, True])
 @pytest.mark.parametrize("name", TINY)
-def test_the_tiny_world_of_each_own_subject_closes_and_holds(name, need_sort):
-    result = explore(own(name), Question(replace(TINY[name], need_sort=need_sort), "parity"))
+def test_the_tiny_world_of_each_own_subject_closes_and_holds(name, need_sort, age):
+    config = replace(TINY[name], need_sort=need_sort)
+    question = Question(config, "parity", snapshot=age is not None, age=age, misuse=age is None)
+    result = explore(own(name), question)
     assert (result.closed, result.cut, result.found) == (True, False, [])
     assert result.way == "copied"
     assert result.states > 9
-    assert result.transitions == sum(result.alphabet)
-    assert len(result.alphabet) == result.states
+    assert result.transitions == sum(result.alphabet) + result.last_chances
+    assert len(result.alphabet) == result.states - result.last_chances
+    assert bool(result.last_chances) == (age is not None)
+    assert 0 < result.calls < result.transitions
 
 
 @pytest.mark.parametrize("name", TINY)
