@@ -61,6 +61,7 @@ class Explored:
     calls: int = 0
     sequences: int = 0
     seconds: float = 0.0
+    processor: float = 0.0
 
 
 class Workers:
@@ -238,6 +239,7 @@ class _Search:
         for path, answer, worker in expanded:
             self.result.transitions += answer.transitions
             self.result.calls += answer.calls
+            self.result.processor += answer.seconds
             if answer.last_chance:
                 self.result.last_chances += 1
             else:

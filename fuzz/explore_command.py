@@ -243,6 +243,7 @@ def _document(impl: str, result: Explored, findings: list[Finding]) -> dict[str,
         "sequences": result.sequences,
         "alphabet": {"min": min(sizes), "median": median_low(sizes), "max": max(sizes)},
         "seconds": round(result.seconds, 1),
+        "processor_seconds": round(result.processor, 1),
         "findings": [finding_document(finding) for finding in findings],
     }
 
@@ -260,7 +261,9 @@ def _print(console: Console, result: Explored, findings: list[Finding], out: Pat
     say(
         f"The allocator is {WAYS[result.way]}, and answered {result.calls:,} calls: a process asks each once in a state."
     )
-    say(f"Up to {result.depth} operations there are {result.sequences:,} sequences.")
+    say(
+        f"Up to {result.depth} operations there are {result.sequences:,} sequences. Processor: {result.processor:.1f} s."
+    )
     kept = "no fault" if findings else "every promise kept"
     faulty = any(finding.violation.kind == "fault" for finding in findings)
     if not faulty:

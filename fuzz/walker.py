@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,8 @@ class Expanded:
     """What came of one state: of each operation that goes on its place and the state behind it, two where a
     snapshot gets too old; how many of the others ended well, and what was wrong.
 
-    calls: those that the allocator answered since the last state. last_chance: a restore was all that was asked.
+    calls: those that the allocator answered since the last state, and the processor's seconds since then.
+    last_chance: a restore was all that was asked.
     """
 
     places: tuple[int, ...]
@@ -72,6 +74,7 @@ class Expanded:
     ended: int
     wrong: tuple[tuple[int, Violation], ...]
     calls: int
+    seconds: float
     last_chance: bool
 
     @property
@@ -108,6 +111,7 @@ class Walker:
         self._known: set[bytes] = set()
         self._asked: dict[Any, list[Step]] = {}
         self._count = self._calls = 0
+        self._seconds = time.process_time()
 
     def begin(self) -> tuple[bytes, Violation | None]:
         """The state of a new allocator, and what is wrong with it."""
@@ -264,8 +268,10 @@ class Walker:
                     self._known.add(key)
                     self._next[key] = self._lasting(found)
         calls, self._calls = self.answers.calls - self._calls, self.answers.calls
+        now = time.process_time()
+        seconds, self._seconds = now - self._seconds, now
         last_chance = self._last_chance(reached.world, reached.age)
-        return Expanded(tuple(places), tuple(digests), ended, tuple(wrong), calls, last_chance)
+        return Expanded(tuple(places), tuple(digests), ended, tuple(wrong), calls, seconds, last_chance)
 
     def _faces(self, reached: Reached, place: int, step: Step, node: Node, judge: Judge) -> Iterator[Reached]:
         """The state behind an operation; beside it, where a snapshot is in its last chance, the one without it."""

@@ -7,9 +7,10 @@ has to be refused. A violation is a sentence with the operations in it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from oracle import ops
+from oracle.binding import Binding, numbered
 from oracle.codes import LEVELS
 from oracle.ops import Config
 from oracle.parity import Parity
@@ -26,24 +27,6 @@ _ACCIDENTS = frozenset(
 _UNCLEAR = frozenset({"lengths", "shrinks", "negative", "mirror", "shape", "tensor", "device"})
 
 
-class _Binding(NamedTuple):
-    """Which page each uid has (and which of the window), and who holds a page: all by number."""
-
-    page: dict[int, int]
-    owner: dict[int, int]
-    window: dict[int, int]
-
-    def copy(self) -> _Binding:
-        return _Binding(dict(self.page), dict(self.owner), dict(self.window))
-
-    def renumbered(self, uids: dict[int, int]) -> _Binding:
-        return _Binding(
-            {uids[uid]: page for uid, page in self.page.items() if uid in uids},
-            {page: uids[uid] for page, uid in self.owner.items() if uid in uids},
-            {uids[uid]: page for uid, page in self.window.items() if uid in uids},
-        )
-
-
 class Judge:
     """Judges one run of one subject."""
 
@@ -58,9 +41,9 @@ class Judge:
         self._parity = (
             Parity(config, traits.dialect, traits.swa_now) if level == "parity" and traits.dialect else None
         )
-        self._bound = _Binding({}, {}, {})
+        self._bound = Binding({}, {}, {})
         self._given: dict[int, tuple[int, str]] = {}  # uid -> operation and request
-        self._saved: dict[str, tuple[_Binding, tuple[tuple[int, ...], ...] | None]] = {}
+        self._saved: dict[str, tuple[Binding, tuple[tuple[int, ...], ...] | None]] = {}
         self._first_lists: tuple[tuple[int, ...], ...] | None = None
         self._misuse: Step | None = None
         self._noticed = True
@@ -90,17 +73,18 @@ class Judge:
     def state(self, world: World, ghosts: bool) -> list[Any]:
         """All that decides what will be asked in `world` and how it is judged, in page numbers: plain data.
 
-        Requests count under no name and in no order: names are alike, and callers name them in any order. ghosts: whether what
-        was freed may be freed again. Where requests with a prefix begin is left out: nobody goes on behind
-        them in the cases that this is for (`properties.alphabet`). So are snapshots that the world has no more.
+        Requests count under no name and in no order: names are alike, and callers name them in any order.
+        ghosts: whether what was freed may be freed again. Where requests with a prefix begin is left out: nobody
+        goes on behind them in the cases that this is for (`properties.alphabet`). So are snapshots that the world
+        has no more.
         """
         names = sorted(world.snapshots)
         saved = []
         for name in names:
             bound, lists = self._saved[name]
-            saved.append((name, lists, _numbered(world.snapshots[name], bound, False)))
+            saved.append((name, lists, numbered(world.snapshots[name], bound, False)))
         parity = self._parity.state(names) if self._parity is not None else None
-        return [_numbered(world, self._bound, ghosts), saved, self._freed_before, parity]
+        return [numbered(world, self._bound, ghosts), saved, self._freed_before, parity]
 
     def slot(self, slot: Slot) -> int:
         """The number of a symbolic slot."""
@@ -309,7 +293,7 @@ class Judge:
                         f"{lists_in_words(lists)} when {call.name} was saved, and now {lists_in_words(seen.lists)}",
                     )
             case "clear":
-                self._bound = _Binding({}, {}, {})
+                self._bound = Binding({}, {}, {})
                 if (
                     self._first_lists is not None
                     and seen.lists is not None
@@ -528,30 +512,6 @@ class Judge:
                     return "MAP", f"window page {window} serves {claimed[window]} and {name}"
                 claimed[window] = name
         return None
-
-
-def _numbered(world: World, bound: _Binding, ghosts: bool) -> list[Any]:
-    """A world with a page's number for each uid, and a place for each name: that of its request among them all."""
-    page = bound.page
-    # No two have the same pages, since the last one is held: names never decide the order.
-    requests = sorted(
-        ([page[uid] if uid else 0 for uid in r.pages], r.length, r.base, name)
-        for name, r in world.requests.items()
-    )
-    group = world.group and [
-        sorted(page[uid] for uid in world.group.pages),
-        sorted((page[uid], mask) for uid, mask in world.group.parts.items()),
-        sorted(page[uid] for uid in world.group.swa),
-    ]
-    window = sorted((page[uid], other) for uid, other in bound.window.items())
-    gone = sorted(page[uid] for uid in world.gone)
-    places = {name: place for place, (*_, name) in enumerate(requests)}
-    dead = [
-        (places.get(name), [(page[uid], low, high) for uid, low, high in runs])
-        for name, runs in (world.ghosts.items() if ghosts else ())
-    ]
-    held = [request[:-1] for request in requests]
-    return [held, world.free, world.swa_free, group, window, gone, dead]
 
 
 def _situation(step: Step) -> str:
