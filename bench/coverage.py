@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from impl.names import OWN, local
+from properties.cases import generate_planned, typical_config
 from properties.coverage import FLOORS, reachable
 from properties.judged import judged
 from properties.sources import SeededSource
-from properties.workload import generate_planned, typical_config
 
 LEVEL = "hardened"
 

@@ -23,11 +23,12 @@ from rich.table import Table
 
 from impl.names import OWN, local
 from impl.subject import Space, Subject
+from properties.cases import generate_planned
 from properties.checks import quiet
 from properties.judged import judged
 from properties.machines import machine_for
 from properties.sources import SeededSource
-from properties.workload import NONE, generate_planned
+from properties.workload import NONE
 
 LEVEL = "contract"
 PEER = "generator alone"

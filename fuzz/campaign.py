@@ -16,13 +16,14 @@ from impl.subject import Subject
 from oracle.ops import METHODS, Case
 from oracle.plan import plan
 from oracle.verdict import Violation
+from properties.cases import generate
 from properties.checks import Avoid, BatchBroken, RelationBroken, Tally, Task, run_task
 from properties.judged import Broken, judged
 from properties.kernels import check_batch, shrink_batch
 from properties.relations import Pair, compare, compare_runs
 from properties.shapes import config_shapes, shapes
 from properties.sources import SeededSource
-from properties.workload import NONE, generate
+from properties.workload import NONE
 
 ROUNDS = 24  # distinct faults that one task looks for
 ALIKE = 5  # how often one task goes on behind faults that look alike

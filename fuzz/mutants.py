@@ -23,10 +23,11 @@ from fuzz.run import start_worker
 from impl.names import local
 from impl.subject import LocalSubject
 from oracle.verdict import Violation
+from properties.cases import generate_misuse, generate_planned, typical_config
 from properties.checks import Avoid, Tally, Task, plan_of, run_task
 from properties.judged import Broken, HarnessError, judged
 from properties.sources import SeededSource
-from properties.workload import NONE, generate_misuse, generate_planned, typical_config
+from properties.workload import NONE
 
 TIMEOUT = 60.0  # seconds of its own time; without a change it takes some ten
 HARNESS = "impl.emulator"  # runs kernels of ours, and is none of what is judged

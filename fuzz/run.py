@@ -26,9 +26,10 @@ from impl.names import DEFECT, OWN, known_defect, parse, resolve
 from impl.subject import Space, Subject
 from oracle.codes import CODES
 from oracle.traits import RULES, Traits
+from properties.cases import typical_config
 from properties.checks import Avoid, Task, plan_of, plan_of_engine
 from properties.coverage import Coverage, floor_for, reachable
-from properties.workload import NONE, typical_config
+from properties.workload import NONE
 
 OWN_LEVELS = ("parity", "hardened")
 # Our kernels, on a CPU: emulated in full, and sampled in Triton's interpreter, which is slow.

@@ -23,20 +23,13 @@ from oracle.batch import Batch
 from oracle.ops import Case, Config
 from oracle.verdict import Violation
 from oracle.world import Step
+from properties.cases import HEAD, SLOT, decode_slots, generate_misuse, generate_planned, typical_config
 from properties.judged import Broken, HarnessError, Outcome, judged
 from properties.kernels import check_batch, draw_batch
 from properties.machines import machine_for
 from properties.relations import RELATIONS, Pair, Relation, applies, compare, draw_pair
 from properties.sources import SeededSource
-from properties.workload import (
-    HEAD,
-    NONE,
-    SLOT,
-    decode_slots,
-    generate_misuse,
-    generate_planned,
-    typical_config,
-)
+from properties.workload import NONE
 
 Avoid: TypeAlias = frozenset[str]
 Check: TypeAlias = Callable[..., None]

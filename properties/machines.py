@@ -19,10 +19,10 @@ from oracle.ops import Case, Config, Grow, Operation, Part
 from oracle.plan import epilogue
 from oracle.verdict import Violation
 from oracle.world import Step, World
+from properties.cases import HEAD, draw_config
 from properties.judged import Broken, Outcome
 from properties.shapes import shapes
 from properties.sources import BytesSource
-from properties.workload import HEAD, draw_config
 
 RIPE = 12  # operations before the first misuse, which ends an example
 requests = st.sampled_from("ABCDE")

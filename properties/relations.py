@@ -17,10 +17,11 @@ from oracle.ops import Case, Config, Grow, Operation, Part
 from oracle.plan import plan
 from oracle.traits import Traits
 from oracle.verdict import Observation, Violation, lists_in_words, short
+from properties.cases import draw_config
 from properties.judged import Outcome, judged
 from properties.shapes import config_shapes, shapes
 from properties.sources import Source, chance
-from properties.workload import NAMES, NONE, Workload, draw_config
+from properties.workload import NAMES, NONE, Workload
 
 Pieces = tuple[tuple[Operation, ...], ...]  # three of them
 STATE = (ops.Backup, ops.Restore, ops.CopyOut, ops.CopyIn)

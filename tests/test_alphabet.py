@@ -12,8 +12,9 @@ from oracle.ledger import Ledger
 from oracle.ops import Alloc, Backup, Config, Cut, Decode, Extend, Free, FreeSwa, Grow, Part, Restore
 from oracle.traits import HOST_RULES
 from properties.alphabet import NAMES, SNAPSHOT, Alphabet, like
+from properties.cases import generate, generate_misuse
 from properties.sources import SeededSource
-from properties.workload import KINDS_OF_MISUSE, generate, generate_misuse
+from properties.workload import KINDS_OF_MISUSE
 
 OUTSIDE = None  # beyond a bound that the alphabet sets, so that its world has an end
 

@@ -10,9 +10,9 @@ from fuzz.campaign import campaign
 from fuzz.run import Options, Target, run
 from impl.names import local
 from impl.subject import own
+from properties.cases import generate
 from properties.checks import Task
 from properties.sources import SeededSource
-from properties.workload import generate
 
 REPOSITORY = Path(__file__).parent.parent
 

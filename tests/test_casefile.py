@@ -30,8 +30,8 @@ from oracle.ops import METHODS, Alloc, Case, Clear, Config, Decode, Extend, Free
 from oracle.plan import plan
 from oracle.traits import SEED_PAGED, Traits
 from oracle.verdict import Observation, Violation
+from properties.cases import generate
 from properties.sources import SeededSource
-from properties.workload import generate
 
 SMALL = CaseFile(
     Case(

@@ -19,8 +19,8 @@ from oracle.ops import Extend, Free, Grow, Part, sentence
 from oracle.rawcall import RawCall
 from oracle.traits import RULES
 from oracle.translate import Translator
+from properties.cases import generate_planned
 from properties.sources import SeededSource
-from properties.workload import generate_planned
 from tests.test_tap import paged, swa, token
 
 ROOT = Path(__file__).parents[1]

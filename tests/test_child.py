@@ -10,9 +10,9 @@ from impl.names import local
 from oracle.batch import Batch
 from oracle.ops import Alloc, Case, Clear, Config, Free, GroupBegin, GroupEnd, Part
 from oracle.plan import plan
+from properties.cases import generate
 from properties.judged import judged
 from properties.sources import SeededSource
-from properties.workload import generate
 
 SOUND = Case(Config("token", 3), (Alloc("A", 1), Free((Part("A"),)), Alloc("A", 2)))
 DEADLY = Case(Config("token", 3), (Alloc("A", 1), Free((Part("A"),)), Alloc("A", 3), Alloc("B", 1)))

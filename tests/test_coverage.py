@@ -12,11 +12,11 @@ from impl.names import local
 from oracle.ops import Alloc, Case, Clear, Config, Free, Part
 from oracle.plan import plan
 from oracle.traits import SEED_PAGED
+from properties.cases import generate_planned, typical_config
 from properties.checks import plan_of
 from properties.coverage import FLOORS, UNORDERED, floor_for, points, reachable
 from properties.judged import judged
 from properties.sources import SeededSource
-from properties.workload import generate_planned, typical_config
 
 SUBJECTS = (
     "token",

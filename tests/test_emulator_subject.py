@@ -19,11 +19,11 @@ from impl.torch_engine import TorchEngine
 from impl.triton_engine import TritonEngine
 from oracle.casefile import CaseFile, dumps, loads
 from oracle.ops import Case, Config, Decode, Extend, Grow, config_sentence
+from properties.cases import draw_config, generate
 from properties.checks import Task
 from properties.judged import judged
 from properties.kernels import check_batch, draw_batch
 from properties.sources import SeededSource
-from properties.workload import draw_config, generate
 
 
 @triton.jit

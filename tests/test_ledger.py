@@ -30,8 +30,9 @@ from oracle.ops import (
 from oracle.plan import plan
 from oracle.traits import RULES, SEED_PAGED, Traits
 from oracle.world import BatchCall, FreeCall, Group, Slot, Step
+from properties.cases import generate, generate_misuse
 from properties.sources import SeededSource
-from properties.workload import KINDS_OF_MISUSE, generate, generate_misuse
+from properties.workload import KINDS_OF_MISUSE
 
 PAGED = Config("paged", 4, 4)
 SWA = Config("swa", 4, 4, swa_pages=2)

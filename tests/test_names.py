@@ -8,8 +8,8 @@ from impl.errors import SubjectError
 from impl.names import OWN, Name, imported, local, parse, plug_ins, resolve
 from impl.subject import KV_SLOTS, LocalSubject
 from oracle.ops import Config
+from properties.cases import draw_config
 from properties.sources import SeededSource
-from properties.workload import draw_config
 from tests.planted import frees_twice
 
 ONE_LINE = r"^[^\n]*$"

@@ -12,8 +12,8 @@ from oracle.plan import plan
 from oracle.reference import Pool, Reference, SwaReference, ceil_div, reference_for
 from oracle.traits import SEED_PAGED, SEED_TOKEN, Dialect, Traits
 from oracle.world import AllocCall, BatchCall, FreeCall, StateCall
+from properties.cases import generate
 from properties.sources import SeededSource
-from properties.workload import generate
 
 TRAITS = Traits(dialect=SEED_PAGED)
 

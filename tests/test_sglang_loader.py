@@ -327,7 +327,7 @@ def test_what_callers_read_is_asked_of_every_part(version):
 
         from impl.session import attributes_of
         from impl.sglang_subject import release_subject
-        from properties.workload import typical_config
+        from properties.cases import typical_config
 
         results = {}
         for part in PARTS:
