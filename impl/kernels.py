@@ -123,13 +123,10 @@ def shares_kernel(
     each. A request of many more tokens is written alone: all others of its block would wait for it.
     """
     low = tl.program_id(0) * SHARE
-    request, tokens, pages = (
-        low * 0,
-        low * 0,
-        low * 0,
-    )  # the first request that is not passed; what those before take
+    # The first request that is not passed, and what those before it take.
+    request, tokens, pages = low * 0, low * 0, low * 0
     _, lens, new = _growth(prefix_ptr, seq_ptr, tl.arange(0, LANES), bs, PAGE)
-    while tokens + tl.sum(lens, 0) <= low:
+    while (tokens + tl.sum(lens, 0) <= low) & (request < bs):  # it ends where lengths are wrong, too
         request += LANES
         tokens += tl.sum(lens, 0)
         pages += tl.sum(new, 0)

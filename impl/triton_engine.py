@@ -1,4 +1,4 @@
-"""How are the kernels launched? Which of them, how wide, and what they keep between launches."""
+"""Which kernels answer, how wide, how are they launched, and what do they keep between launches?"""
 
 # mypy: disable-error-code="import-untyped"
 
@@ -58,26 +58,13 @@ class Launcher:
 
 def _launch(made: Any, device: int) -> Callable[..., None]:
     """What launches a compiled kernel on the current stream of a device."""
-    run, function, metadata = made.run, made.function, made.packed_metadata
-    stream = triton.runtime.driver.active.get_current_stream
+    run, stream = made.run, triton.runtime.driver.active.get_current_stream
+    fixed = made.function, made.packed_metadata, None, None, None
 
     def launch(
         programs: int, addresses: list[int], numbers: tuple[int, ...], constants: tuple[int, ...]
     ) -> None:
-        run(
-            programs,
-            1,
-            1,
-            stream(device),
-            function,
-            metadata,
-            None,
-            None,
-            None,
-            *addresses,
-            *numbers,
-            *constants,
-        )
+        run(programs, 1, 1, stream(device), *fixed, *addresses, *numbers, *constants)
 
     return launch
 
@@ -86,7 +73,7 @@ class TritonEngine:
     """The index engine (`impl.paged.IndexEngine`) on the GPU, or anywhere under TRITON_INTERPRET=1.
 
     kernels: what to launch instead of `KERNELS`, by name. Which kernels answer, and how wide they are, is
-    decided by what the host knows: the number of requests and of tokens.
+    decided by what the host knows: the number of requests and of tokens. All frees go to one stream.
     """
 
     most = 512  # requests that an extend by one launch can have
@@ -121,7 +108,7 @@ class TritonEngine:
 
     def chunk(self, bs: int, total: int) -> int:
         """Tokens of one request that one program of an extend writes: 256, or more where requests are long."""
-        if bs > self.most or total <= 256 * bs:
+        if total <= 256 * bs:
             return 256
         return 1024 if total <= 8192 * bs else 2048
 

@@ -201,3 +201,13 @@ def test_a_few_cases_take_every_way_through_the_kernels(monkeypatch):
         *((name, many) for name in kernels for many in ("one program", "several programs")),
         ("_free", "one round"), ("_free", "several rounds"), ("put_before", "by torch"),
     }  # fmt: skip
+
+
+def test_an_extend_ends_where_the_lengths_are_less_than_was_said():
+    """A launch that never ends takes the device with it; a wrong answer does not."""
+    prefix, seq = torch.zeros(20).long(), torch.full((20,), 3)
+    emulator = Emulator()
+    engine = EmulatedEngine(emulator)
+    out = torch.empty(20 * 9, dtype=torch.int64)
+    engine.extend(prefix, seq, prefix - 1, torch.arange(1, 200), out, 4)
+    assert emulator.take().startswith("unwritten memory: ")
