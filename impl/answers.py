@@ -34,6 +34,7 @@ class Node:
     """A state of the allocator and its snapshots. trail: how it was first reached; shares: whether tensors overlap.
 
     session: an allocator in this state that is never asked; spare: a copy that was, and is in this state still.
+    bare: the same without snapshots, where that was wanted. used: since the last rest.
     """
 
     digest: bytes
@@ -42,7 +43,7 @@ class Node:
     session: Session | None
     spare: Session | None = None
     used: bool = True
-    forgetful: Node | None = None
+    bare: Node | None = None
     answers: dict[Call, tuple[Observation, Node]] = field(default_factory=dict)
 
 
@@ -77,7 +78,7 @@ class Answers:
 
     def forget(self, node: Node) -> Node:
         """This state without its snapshots."""
-        if node.forgetful is None:
+        if node.bare is None:
             session = self._session(node)
             state = self.branches.state(session, snapshots=False)
             known = self._nodes.get(state.digest)
@@ -85,8 +86,8 @@ class Answers:
                 session = self._copy(node)
                 session.forget()
                 known = self.node(session, (*node.trail, None))
-            node.forgetful = known
-        return node.forgetful
+            node.bare = known
+        return node.bare
 
     def node(self, session: Session, trail: Trail) -> Node:
         """The node of a session's state; a new one keeps the session, which must not be asked any more."""

@@ -172,7 +172,7 @@ def runs_of(
 def renumbered(world: World) -> tuple[World, dict[int, int]]:
     """The world with its uids numbered anew, as they appear in it, and the new uid of each old one.
 
-    Worlds that differ only in what was held before become one, request names and their order aside.
+    Worlds that differ only in what was held before, or in the order in which the same requests came, become equal.
     """
     uids = {0: 0}
     renamed = _renamed(world, uids)
