@@ -41,7 +41,8 @@ def case_of(
 ) -> TraceCase:
     """Read a trace and translate it. TraceError, with file and line, where it is broken.
 
-    traits: what the recorded allocator claims. kept: the case has at most about twice as many operations, fewer if they are of large batches.
+    traits: what the recorded allocator claims. kept: the case has at most about twice as many operations, fewer if
+    they are of large batches.
     """
     trace = Trace(path)
     pool = trace.header.pool
@@ -58,10 +59,12 @@ def case_of(
         if followed.anew:
             operations.clear()
             weight, replaced, left_out, begun_before = 0, 0, follower.calls, True
-        # Where a case has more free pages than there were, what got nothing would get something that nobody frees.
-        would_fit = call.outcome == "none" and followed.violation is None and follower.translator.ahead()
-        if followed.translated is not None and not would_fit:
-            new = [*followed.translated.before, followed.translated.step.operation]
+        if followed.translated is not None:
+            new = [*followed.translated.before]
+            # Where a case has more free pages than there were, what got nothing would get what nobody frees.
+            would_fit = call.outcome == "none" and followed.violation is None and follower.translator.ahead()
+            if not would_fit:
+                new.append(followed.translated.step.operation)
             operations += new
             weight += sum(map(_weight, new))
         recorded = followed.violation
