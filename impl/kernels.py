@@ -21,7 +21,6 @@ import triton.language as tl
 from impl.pages import PageList
 from impl.torch_engine import TorchEngine
 
-SPAN = tl.constexpr(8)  # words of marks that one sum is for
 TOLD = tl.constexpr(48)  # bits of a place in a list, below the ticket
 # Of one extend, and of one page: kernels sum up tokens and pages, and count lanes, in 32 bits. `impl.proofs` says
 # why this much; what is more goes to the torch engine.
@@ -234,6 +233,7 @@ def free_kernel(
     PAGE: tl.constexpr,
     LANES: tl.constexpr,
     FEW: tl.constexpr,
+    SPAN: tl.constexpr,
 ):
     """Put the distinct pages of `count` slots, sorted, before the list that starts at base + offset; move base.
 
@@ -339,6 +339,7 @@ class TritonEngine:
     probes = 64  # requests that a search looks at in one go
     most_freed = 1 << 16  # slots that one program frees, of a list of `most_listed` pages at most
     most_listed = 1 << 23
+    span = 8  # words of marks, of 32 pages each, that a free sums up once
 
     def __init__(self, kernels: Mapping[str, Any] = KERNELS) -> None:
         launch = {name: Launcher(kernel) for name, kernel in kernels.items()}
@@ -438,7 +439,7 @@ class TritonEngine:
             return
         scratch = self._scratch.get((listed.most, slots.device))
         if scratch is None:
-            scratch = Scratch(self.most_freed, listed.most, slots.device)
+            scratch = Scratch(self.most_freed, listed.most, self.span, slots.device)
             self._scratch[listed.most, slots.device] = scratch
         ticket = scratch.next_ticket()
         tensors = (
@@ -446,7 +447,7 @@ class TritonEngine:
         )  # fmt: skip
         numbers = (count, listed.most, listed.offset, listed.memory.numel(), ticket)
         lanes = self.freed(count)
-        self._free(1, tensors, numbers, (page_size, lanes, lanes // 4), 8)
+        self._free(1, tensors, numbers, (page_size, lanes, lanes // 4, self.span), 8)
         listed.moved(listed.base, Word(scratch, ticket))
 
 
@@ -456,10 +457,10 @@ class Scratch:
     `news` is one number on the host that kernels write. Of lists that share it only the last one freed to is told.
     """
 
-    def __init__(self, slots: int, most: int, device: torch.device) -> None:
-        """For frees of so many slots at most, in pages up to `most`."""
-        sums = most // (32 * SPAN.value) + 1
-        self.marks = torch.zeros(sums * SPAN.value, dtype=torch.int64, device=device)
+    def __init__(self, slots: int, most: int, span: int, device: torch.device) -> None:
+        """For frees of so many slots at most, in pages up to `most`; a sum for each `span` words of marks."""
+        sums = most // (32 * span) + 1
+        self.marks = torch.zeros(sums * span, dtype=torch.int64, device=device)
         self.sums = torch.zeros(sums, dtype=torch.int32, device=device)
         self.found = torch.empty(slots, dtype=torch.int64, device=device)
         self.news = torch.zeros(1, dtype=torch.int64, pin_memory=device.type == "cuda")

@@ -26,7 +26,7 @@ from impl import kernels
 
 targets = {"cuda": GPUTarget("cuda", 90, 32), "hip": GPUTarget("hip", "gfx942", 64)}
 report = {"specialised": [], "binaries": {}}
-constants = {"PAGE": 24, "LANES": 256, "CHUNK": 256, "FEW": 64, "ALONE": False}
+constants = {"PAGE": 24, "LANES": 256, "CHUNK": 256, "FEW": 64, "SPAN": 8, "ALONE": False}
 for name, kernel in kernels.KERNELS.items():
     report["specialised"] += [p.name for p in kernel.params if not (p.is_constexpr or p.do_not_specialize)]
     for out in ("i32", "i64"):

@@ -25,6 +25,7 @@ class EmulatedEngine(TritonEngine):
 
     probes = 2
     most_freed = 32
+    span = 2
 
     def __init__(self, emulator: Emulator, kernels: Mapping[str, Any] = KERNELS) -> None:
         super().__init__({name: emulator.kernel(kernel) for name, kernel in kernels.items()})
