@@ -7,9 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-SPAN = tl.constexpr(8)  # words of marks that one sum is for
 TOLD = tl.constexpr(48)  # bits of a place in a list, below the ticket
-__all__ = ("SPAN", "TOLD", "free_kernel")
+__all__ = ("TOLD", "free_kernel")
 
 
 @triton.jit
@@ -50,6 +49,7 @@ def free_kernel(
     PAGE: tl.constexpr,
     LANES: tl.constexpr,
     FEW: tl.constexpr,
+    SPAN: tl.constexpr,
 ):
     """Put the distinct pages of `count` slots, sorted, before the list that starts at base + offset; move base.
 
@@ -88,6 +88,7 @@ def free_kernel(
             PAGE,
             LANES,
             FEW,
+            SPAN,
         )
     start = tl.maximum(start, 1)
     tl.store(base_ptr, start)
@@ -108,6 +109,7 @@ def _list_marked(
     PAGE: tl.constexpr,
     LANES: tl.constexpr,
     FEW: tl.constexpr,
+    SPAN: tl.constexpr,
 ):
     """Put the distinct pages of `count` slots, sorted, before `start`, by marks; where they start now."""
     found = count * 0

@@ -30,7 +30,8 @@ Lists = tuple[tuple[int, ...], ...]
 SMALL_POOL = 64
 LOOK_EVERY = 16
 # Allocators may put off what a free has to find out until somebody asks. In pools of so many pages nobody asks
-# after a free, so that what comes next is answered in between; smaller ones are for finding a fault where it is.
+# after a free or a decode, so that what comes next is answered in between; in smaller ones a fault is found where
+# it is.
 UNASKED_POOL = 20
 WATCHED = 4
 IDLE = Observation("done")
@@ -146,9 +147,9 @@ class Session:
         )
 
     def _unasked(self, step: Step) -> bool:
-        return (
-            self.config.pages >= UNASKED_POOL and step.status == "legal" and isinstance(step.call, FreeCall)
-        )
+        call = step.call
+        often = isinstance(call, FreeCall) or (isinstance(call, BatchCall) and call.decode)
+        return often and step.fits and step.status == "legal" and self.config.pages >= UNASKED_POOL
 
     def _guard(self, answer: Any = None) -> str:
         return self.bench.emulator.take(answer) if self.bench.emulator is not None else ""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 
-from impl.free_kernel import SPAN, TOLD, free_kernel
+from impl.free_kernel import TOLD, free_kernel
 from impl.kernels import MOST_PAGE, MOST_TOKENS, decode_kernel, extend_kernel, shares_kernel
 from impl.pages import PageList
 from impl.torch_engine import TorchEngine
@@ -79,6 +79,7 @@ class TritonEngine:
     most = 512  # requests that an extend by one launch can have
     most_freed = 1 << 18  # slots that one program frees, of a list of `most_listed` pages at most
     most_listed = 1 << 23
+    span = 8  # words of marks, of 32 pages each, that a free sums up once
 
     def __init__(self, kernels: Mapping[str, Any] = KERNELS) -> None:
         launch = {name: Launcher(kernel) for name, kernel in kernels.items()}
@@ -186,13 +187,15 @@ class TritonEngine:
             return
         scratch = self._scratch.get((listed.most, slots.device))
         if scratch is None:
-            scratch = Scratch(self.most_freed, listed.most, slots.device)
+            scratch = Scratch(self.most_freed, listed.most, self.span, slots.device)
             self._scratch[listed.most, slots.device] = scratch
         ticket = scratch.next_ticket()
         tensors = (slots.contiguous(), listed.memory, listed.first.base)
         numbers = (count, listed.most, listed.first.offset, listed.memory.numel(), ticket)
         lanes, few = self.freed(count)
-        self._free(1, tensors, numbers, (page_size, lanes, few), 8 if lanes < 8192 else 16, scratch)
+        self._free(
+            1, tensors, numbers, (page_size, lanes, few, self.span), 8 if lanes < 8192 else 16, scratch
+        )
         listed.first.move(listed.first.base, Word(scratch, ticket))
 
 
@@ -202,10 +205,10 @@ class Scratch:
     `news` is one number on the host that kernels write. Of lists that share it only the last one freed to is told.
     """
 
-    def __init__(self, slots: int, most: int, device: torch.device) -> None:
-        """For frees of so many slots at most, in pages up to `most`."""
-        sums = most // (32 * SPAN.value) + 1
-        self.marks = torch.zeros(sums * SPAN.value, dtype=torch.int64, device=device)
+    def __init__(self, slots: int, most: int, span: int, device: torch.device) -> None:
+        """For frees of so many slots at most, in pages up to `most`; a sum for each `span` words of marks."""
+        sums = most // (32 * span) + 1
+        self.marks = torch.zeros(sums * span, dtype=torch.int64, device=device)
         self.sums = torch.zeros(sums, dtype=torch.int32, device=device)
         self.found = torch.empty(slots, dtype=torch.int64, device=device)
         self.news = torch.zeros(1, dtype=torch.int64, pin_memory=device.type == "cuda")

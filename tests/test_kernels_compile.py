@@ -27,7 +27,7 @@ from impl.triton_engine import KERNELS
 targets = {"cuda": GPUTarget("cuda", 90, 32), "hip": GPUTarget("hip", "gfx942", 64)}
 report = {"specialised": [], "binaries": {}}
 constants = {"PAGE": 24, "LANES": 256, "CHUNK": 256, "FEW": 64, "ALONE": False}
-constants |= {"ROWS": 32, "WIDE": 64, "SHARE": 2048}
+constants |= {"ROWS": 32, "WIDE": 64, "SHARE": 2048, "SPAN": 8}
 for name, kernel in KERNELS.items():
     report["specialised"] += [p.name for p in kernel.params if not (p.is_constexpr or p.do_not_specialize)]
     for out in ("i32", "i64"):

@@ -24,6 +24,7 @@ class EmulatedEngine(TritonEngine):
     """
 
     most_freed = 32
+    span = 2
 
     def __init__(self, emulator: Emulator, kernels: Mapping[str, Any] = KERNELS) -> None:
         super().__init__({name: emulator.kernel(kernel) for name, kernel in kernels.items()})
