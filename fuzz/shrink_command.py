@@ -73,6 +73,8 @@ def shrink(
         click.echo(f"  on a {config_sentence(found.case.config)}:")
         for at, operation in enumerate(found.case.operations, 1):
             click.echo(f"  {at}. {sentence(operation)}")
+        if not found.case.operations:
+            click.echo("  (no operation: what every case ends with shows it)")
         if shrunk.minimal:
             click.echo("  No shorter case on this pool has the finding.")
     else:
