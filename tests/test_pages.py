@@ -95,10 +95,26 @@ def test_a_length_is_read_back_once_and_only_if_it_is_asked_for():
         assert listed.least == 2
         assert listed.head(2).tolist() == [1, 2]
         listed.drop(1)
+        assert listed.least == 1  # of the two that were there; what came back is known to the device
     assert not seen.waits
     with Recorded() as seen:
         assert [len(listed), len(listed), listed.start] == [3, 3, listed.start]
     assert len(seen.waits) == 1
+    TorchEngine().put_before(torch.tensor([12]), listed, 4)
+    with Recorded() as seen:
+        assert listed.least == 3
+    assert not seen.waits
+
+
+def test_pages_come_back_before_a_list_that_has_moved():
+    listed = PageList.of(torch.arange(1, 5), 4)
+    memory = listed.memory
+    listed.drop(1)
+    listed.append(torch.tensor([1]))
+    assert listed.memory is not memory
+    listed.drop(2)
+    TorchEngine().put_before(torch.tensor([3]), listed, 1)
+    assert listed.listed.tolist() == [3, 4, 1]
 
 
 def test_word_of_a_free_is_heard_without_a_wait(engine):
