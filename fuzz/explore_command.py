@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     "--group-frees", type=click.Choice(["one", "whole", "any"]),
     help="What a group collects: one free; behind the first, frees of whole requests; any.  [default: whole; of swa: one]",
 )  # fmt: skip
+@click.option(
+    "--window-frees", type=click.Choice(["first", "any"]), default="first", show_default=True,
+    help="Which pages of a request free_swa gives up: its first ones; any run of them.",
+)  # fmt: skip
 @click.option("--misuse/--no-misuse", default=False, show_default=True, help="Calls that break a rule.")
 @click.option("--prefix/--no-prefix", default=False, show_default=True, help="Requests behind others' pages.")
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: as many as cores]")
@@ -69,8 +73,9 @@ if TYPE_CHECKING:
 @json_option
 def explore(
     impl: str, pages: int, page_size: int | None, swa_pages: int | None, need_sort: bool, depth: int | None,
-    level: str | None, requests: int, snapshot: bool, snapshot_age: int, group_frees: str | None, misuse: bool, prefix: bool,
-    workers: int | None, path: str, device: str, out: Path, as_json: bool,
+    level: str | None, requests: int, snapshot: bool, snapshot_age: int, group_frees: str | None,
+    window_frees: str, misuse: bool, prefix: bool, workers: int | None, path: str, device: str, out: Path,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Every sequence of operations on a small pool, equal states merged.
 
@@ -102,7 +107,7 @@ def explore(
         writable(out)
         question = Question(
             config, level, tuple(ascii_uppercase[:requests]), snapshot, snapshot_age, prefix, misuse,
-            group_frees or ("one" if config.kind == "swa" else "whole"),
+            group_frees or ("one" if config.kind == "swa" else "whole"), window_frees,
         )  # fmt: skip
         count = workers or default_workers()
         if count > 1 or not own:
@@ -183,6 +188,7 @@ def _pool_words(question: Question) -> str:
     }
     extra = (
         frees[question.group_frees],
+        *((f"free_swa of {question.window_frees} pages",) if question.config.kind == "swa" else ()),
         f"a snapshot for {question.age} operation(s)" if question.snapshot else "no snapshot",
         "prefixes" if question.prefixes else "no prefixes",
         "misuse" if question.misuse else "no misuse",
@@ -231,6 +237,7 @@ def _document(impl: str, result: Explored, findings: list[Finding]) -> dict[str,
         "requests": len(result.question.names),
         "snapshot_age": result.question.age if result.question.snapshot else None,
         "group_frees": result.question.group_frees,
+        "window_frees": result.question.window_frees,
         "prefixes": result.question.prefixes,
         "misuse": result.question.misuse,
         "copies": result.way,

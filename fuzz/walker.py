@@ -42,6 +42,7 @@ class Question:
     prefixes: bool = True
     misuse: bool = True
     group_frees: str = "any"
+    window_frees: str = "any"
     answers: bool = False
 
 
@@ -102,6 +103,7 @@ class Walker:
             question.prefixes,
             question.misuse,
             question.group_frees,
+            question.window_frees,
         )
         self.answers = Answers(Branches(subject, question.config, question.answers))
         self._ghosts = question.misuse and "twice" not in traits.undefined

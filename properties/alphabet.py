@@ -31,7 +31,8 @@ given up already is judged, with what every case ends with, and the sequence end
 what it collected could grow for ever. There is one snapshot at a time.
 
 Others have an end that is far away, and the search says whether they are there: misuse, prefixes, what a group
-collects behind its first free, and how long a snapshot is kept (`fuzz.walker.Question`).
+collects behind its first free, which pages free_swa gives up, and how long a snapshot is kept
+(`fuzz.walker.Question`).
 
 CPU copies, and K and V, are left out.
 """
@@ -49,6 +50,7 @@ from oracle.world import Call, FreeCall, Group, Request, Step, World
 NAMES = ("A", "B")
 SNAPSHOT = "S"
 GROUP_FREES = ("one", "whole", "any")
+WINDOW_FREES = ("first", "any")
 
 
 def like(flaw: str) -> str:
@@ -69,15 +71,17 @@ class Alphabet:
     names: the requests that there may be at a time. snapshot: whether there are backup and restore; prefixes:
     whether requests begin behind the pages of others. Each of the two makes the world several times as large.
     group_frees: what a group collects (`GROUP_FREES`): one free; behind the first, frees of whole requests; any.
+    window_frees: of which pages of a request `free_swa` is called (`WINDOW_FREES`): its first ones, as behind a
+    window that moves on; or every run of them.
     misuse: whether there are calls that break a rule; they end a sequence, and are half of all that there is to ask.
     """
 
     def __init__(
         self, ledger: Ledger, names: tuple[str, ...] = NAMES, snapshot: bool = False, prefixes: bool = True,
-        misuse: bool = True, group_frees: str = "any",
+        misuse: bool = True, group_frees: str = "any", window_frees: str = "any",
     ) -> None:  # fmt: skip
         self.ledger, self.names, self.snapshot, self.prefixes = ledger, names, snapshot, prefixes
-        self.misuse, self.group_frees = misuse, group_frees
+        self.misuse, self.group_frees, self.window_frees = misuse, group_frees, window_frees
         self._classified: dict[Operation, Step] = {}
 
     def steps(self, world: World) -> list[Step]:
@@ -270,7 +274,9 @@ class Alphabet:
             if at % size:
                 yield Cut(name, own - at)
         if self.ledger.config.swa_pages:
-            yield from _window_frees(name, own, size)
+            firsts = range(-(-own // size)) if self.window_frees == "any" else (0,)
+            for first in firsts:
+                yield from _window_frees(name, own, size, first, self.window_frees == "any")
 
 
 def _by_one(names: tuple[str, ...]) -> list[tuple[Grow, ...]]:
@@ -281,11 +287,10 @@ def _by_one(names: tuple[str, ...]) -> list[tuple[Grow, ...]]:
     return [(Grow(names[0], tokens), *others) for tokens in (1, 0) for others in rest]
 
 
-def _window_frees(name: str, own: int, size: int) -> Iterator[Operation]:
-    for first in range(-(-own // size)):
-        yield FreeSwa((Part(name, first * size, min((first + 1) * size, own)),))
-        at = min((first + 1) * size, own) - 1
-        yield FreeSwa((Part(name, at, at + 1),))
-        for last in range(first + 1, -(-own // size)):
-            yield FreeSwa((Part(name, first * size, min((last + 1) * size, own)),))
-            yield FreeSwa((Part(name, at, last * size + 1),))
+def _window_frees(name: str, own: int, size: int, first: int, borders: bool) -> Iterator[Operation]:
+    """Runs of pages from `first` on, named by all tokens, and by those at their borders."""
+    at = min((first + 1) * size, own) - 1
+    for last in range(first, -(-own // size)):
+        yield FreeSwa((Part(name, first * size, min((last + 1) * size, own)),))
+        if borders:
+            yield FreeSwa((Part(name, at, max(at, last * size) + 1),))

@@ -207,6 +207,24 @@ def test_what_a_group_collects_is_what_was_asked_for(frees, shortest):
     assert {len(one.case.operations) for one in result.found} == ({shortest} if shortest else set())
 
 
+class KeepsLaterHalves:
+    """free_swa of a page keeps its window half while the page before is mapped."""
+
+    def _free(self, slots, *, full):
+        before = (int(slots[0]) // self.page_size - 1) * self.page_size if slots.numel() else 0
+        if full or not before or not self.full_to_swa_index_mapping[before]:
+            super()._free(slots, full=full)
+
+
+@pytest.mark.parametrize(("frees", "found"), [("first", 0), ("any", 1)])
+def test_a_window_gives_up_the_pages_that_were_asked_for(frees, found):
+    question = Question(
+        Config("swa", 2, 2, swa_pages=2), "contract", ("A",), misuse=False, window_frees=frees
+    )
+    result = explore(planted("swa", KeepsLaterHalves), question, depth=2)
+    assert [len(one.case.operations) for one in result.found] == [2] * found
+
+
 def test_sequences_are_counted_one_by_one():
     question = Question(Config("token", 2), "parity")
     ways = {0: 1, 1: 1 + 12}
