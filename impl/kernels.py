@@ -339,7 +339,6 @@ class TritonEngine:
     probes = 64  # requests that a search looks at in one go
     most_freed = 1 << 16  # slots that one program frees, of a list of `most_listed` pages at most
     most_listed = 1 << 23
-    span = 8  # words of marks, of 32 pages each, that a free sums up once
 
     def __init__(self, kernels: Mapping[str, Any] = KERNELS) -> None:
         launch = {name: Launcher(kernel) for name, kernel in kernels.items()}
@@ -380,6 +379,10 @@ class TritonEngine:
     def freed(self, count: int) -> int:
         """Slots that the program of a free looks at in one go."""
         return 1024 if count <= 1024 else 2048
+
+    def span(self, most: int) -> int:
+        """Words of marks, of 32 pages each, that a free in pages up to `most` sums up once."""
+        return 8
 
     def extend(
         self,
@@ -437,9 +440,10 @@ class TritonEngine:
         if count > self.most_freed or listed.most > self.most_listed or page_size > MOST_PAGE:
             TorchEngine().put_before(slots, listed, page_size)
             return
+        span = self.span(listed.most)
         scratch = self._scratch.get((listed.most, slots.device))
         if scratch is None:
-            scratch = Scratch(self.most_freed, listed.most, self.span, slots.device)
+            scratch = Scratch(self.most_freed, listed.most, span, slots.device)
             self._scratch[listed.most, slots.device] = scratch
         ticket = scratch.next_ticket()
         tensors = (
@@ -447,7 +451,7 @@ class TritonEngine:
         )  # fmt: skip
         numbers = (count, listed.most, listed.offset, listed.memory.numel(), ticket)
         lanes = self.freed(count)
-        self._free(1, tensors, numbers, (page_size, lanes, lanes // 4, self.span), 8)
+        self._free(1, tensors, numbers, (page_size, lanes, lanes // 4, span), 8)
         listed.moved(listed.base, Word(scratch, ticket))
 
 

@@ -25,7 +25,6 @@ class EmulatedEngine(TritonEngine):
 
     probes = 2
     most_freed = 32
-    span = 2
 
     def __init__(self, emulator: Emulator, kernels: Mapping[str, Any] = KERNELS) -> None:
         super().__init__({name: emulator.kernel(kernel) for name, kernel in kernels.items()})
@@ -54,6 +53,10 @@ class EmulatedEngine(TritonEngine):
     def freed(self, count: int) -> int:
         """Slots that the program of a free looks at in one go."""
         return 8
+
+    def span(self, most: int) -> int:
+        """Words of marks that a free sums up once: a pool has many sums, or some of several words."""
+        return 1 + most % 2
 
     def extend(
         self,
