@@ -318,7 +318,7 @@ def explain(score: Score, known: Sequence[Explained], whole: bool = False) -> tu
 
     whole: every entry has to fit; else only those of the subjects and modules that were changed.
     """
-    entries = {entry.key: entry for entry in known}
+    entries: dict[tuple[str | int, ...], Explained] = {entry.key: entry for entry in known}
     modules = {fate.mutant.module for fate in score.fates}
     subjects = {"", *(_release(fate) for fate in score.fates)}
     used: set[Explained] = set()
@@ -326,9 +326,9 @@ def explain(score: Score, known: Sequence[Explained], whole: bool = False) -> tu
     for fate in score.fates:
         mutant = fate.mutant
         function = f"{mutant.module}:{mutant.function}"
-        entry = entries.get((function, mutant.text, mutant.before, mutant.after)) or entries.get(
-            (_release(fate), function, mutant.spot)
-        )
+        read = function, mutant.text, mutant.before, mutant.after
+        keys = (*read, mutant.which), (*read, 0), (_release(fate), function, mutant.spot)
+        entry = next((entries[key] for key in keys if key in entries), None)
         if entry is not None:
             used.add(entry)
             if fate.fate == "survived":
