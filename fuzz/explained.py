@@ -16,7 +16,7 @@ class Explained:
     """One change, and why it lives.
 
     function: `module:qualified.name`. Of our own source, which moves, text is the line, and before and after are
-    as the mutant prints them. Of a release, which stays as it is and is not quoted here, subject is
+    as the mutant prints them; which: of several in the function that read alike, from 1, or 0 for all. Of a release, which stays as it is and is not quoted here, subject is
     `sglang@VERSION`, and spot is the change's place (`Mutant.spot`).
     proven: nobody can tell it from the original, so it does not count. Otherwise it counts as a survivor.
     """
@@ -28,14 +28,15 @@ class Explained:
     after: str = ""
     subject: str = ""
     spot: str = ""
+    which: int = 0
     proven: bool = False
 
     @property
-    def key(self) -> tuple[str, ...]:
+    def key(self) -> tuple[str | int, ...]:
         """What it is about."""
         if self.subject:
             return self.subject, self.function, self.spot
-        return self.function, self.text, self.before, self.after
+        return self.function, self.text, self.before, self.after, self.which
 
     def __str__(self) -> str:
         return f"{self.function}: " + (self.spot or f"{self.before} -> {self.after}")
@@ -59,10 +60,10 @@ def read_explained(path: Path) -> list[Explained]:
     read = []
     for table, fields in _FIELDS.items():
         for number, entry in enumerate(document.get(table, []), 1):
-            if set(entry) - {"proven"} != fields or not str(entry["reason"]).strip():
+            if set(entry) - {"proven", "which"} != fields or not str(entry["reason"]).strip():
                 raise SubjectError(
-                    f"{path}: [[{table}]] {number} has to have {', '.join(sorted(fields))}, and no more than proven "
-                    "beside them"
+                    f"{path}: [[{table}]] {number} has to have {', '.join(sorted(fields))}, and no more than which "
+                    "and proven beside them"
                 )
             spots = entry.pop("spots", [""])
             read += [Explained(**entry, spot=spot) for spot in spots]

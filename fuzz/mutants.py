@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+
 from fuzz.campaign import campaign
 from fuzz.explained import Explained
 from fuzz.forked import in_fork, spawned
@@ -164,6 +166,7 @@ PORTIONS = 8  # portions of the mutants for each worker: they take turns, and a 
 def prepare(name: str, budget: str, seed: int) -> Prepared:
     """Judge the unchanged subject, and see which of its functions are called."""
     started = time.perf_counter()
+    _settle()
     subject = local(name)
     sources = sources_of(subject)
     called: set[tuple[str, str]] = set()
@@ -184,6 +187,11 @@ def prepare(name: str, budget: str, seed: int) -> Prepared:
     mutants = [mutant for source in sources for mutant in source.mutants(driven[source.module])]
     undriven = [f"{s.module}:{q}" for s in sources for q in s.functions if q not in driven[s.module]]
     return Prepared(name, tuple(bases), tuple(mutants), tuple(undriven), time.perf_counter() - started)
+
+
+def _settle() -> None:
+    """Memory that nobody wrote holds the same numbers in every run: what comes of misuse would be chance else."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def sources_of(subject: LocalSubject) -> list[Source]:
@@ -259,6 +267,7 @@ def _plans(subject: LocalSubject, bases: Sequence[Base], budget: str) -> dict[st
 
 def fates_of(prepared: Prepared, mutants: list[Mutant], budget: str, seed: int) -> list[Fate]:
     """Each mutant in a fork of its own."""
+    _settle()
     subject = local(prepared.subject)
     sources = {source.module: source for source in sources_of(subject)}
     tasks = _plans(subject, prepared.bases, budget)
@@ -319,7 +328,7 @@ def explain(score: Score, known: Sequence[Explained], whole: bool = False) -> tu
 
     whole: every entry has to fit; else only those of the subjects and modules that were changed.
     """
-    entries = {entry.key: entry for entry in known}
+    entries: dict[tuple[str | int, ...], Explained] = {entry.key: entry for entry in known}
     modules = {fate.mutant.module for fate in score.fates}
     subjects = {"", *(_release(fate) for fate in score.fates)}
     used: set[Explained] = set()
@@ -327,9 +336,9 @@ def explain(score: Score, known: Sequence[Explained], whole: bool = False) -> tu
     for fate in score.fates:
         mutant = fate.mutant
         function = f"{mutant.module}:{mutant.function}"
-        entry = entries.get((function, mutant.text, mutant.before, mutant.after)) or entries.get(
-            (_release(fate), function, mutant.spot)
-        )
+        read = function, mutant.text, mutant.before, mutant.after
+        keys = (*read, mutant.which), (*read, 0), (_release(fate), function, mutant.spot)
+        entry = next((entries[key] for key in keys if key in entries), None)
         if entry is not None:
             used.add(entry)
             if fate.fate == "survived":

@@ -35,7 +35,8 @@ _DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Raise, ast.Asse
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One change. function: its qualified name; line: where, from 1; text: what the line says; place: the how
-    manieth change of the module, from 0; nth: of its line, from 1."""
+    manieth change of the module, from 0; nth: of its line, from 1; which: of those in the function that read
+    alike, from 1."""
 
     module: str
     function: str
@@ -45,6 +46,7 @@ class Mutant:
     nth: int
     before: str
     after: str
+    which: int
 
     @property
     def spot(self) -> str:
@@ -76,16 +78,18 @@ class Source:
         """All changes in the functions that are named, in the order of the source."""
         lines = Path(self.path).read_text(encoding="utf-8").splitlines()
         on_line: Counter[int] = Counter()
+        alike: Counter[tuple[str, ...]] = Counter()
         mutants = []
         for place, change in enumerate(_changes(self.tree)):
             on_line[change.line] += 1
             if change.function in driven:
-                text, nth = lines[change.line - 1].strip(), on_line[change.line]
+                text = lines[change.line - 1].strip()
+                read = change.function, text, change.before, change.after
+                alike[read] += 1
+                where = change.line, text, place, on_line[change.line]
                 mutants.append(
-                    Mutant(
-                        self.module, change.function, change.line, text, place, nth, change.before, change.after
-                    )
-                )  # fmt: skip
+                    Mutant(self.module, change.function, *where, change.before, change.after, alike[read])
+                )
         return mutants
 
     def apply(self, mutant: Mutant) -> bool:

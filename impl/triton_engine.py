@@ -79,7 +79,6 @@ class TritonEngine:
     most = 512  # requests that an extend by one launch can have
     most_freed = 1 << 18  # slots that one program frees, of a list of `most_listed` pages at most
     most_listed = 1 << 23
-    span = 8  # words of marks, of 32 pages each, that a free sums up once
 
     def __init__(self, kernels: Mapping[str, Any] = KERNELS) -> None:
         launch = {name: Launcher(kernel) for name, kernel in kernels.items()}
@@ -130,6 +129,10 @@ class TritonEngine:
     def freed(self, count: int) -> tuple[int, int]:
         """Slots that the program of a free looks at in one go, and pages that it ranks in one go."""
         return (1024, 256) if count <= 1024 else (2048, 512) if count <= 4096 else (8192, 1024)
+
+    def span(self, most: int) -> int:
+        """Words of marks, of 32 pages each, that a free in pages up to `most` sums up once."""
+        return 8
 
     def extend(
         self,
@@ -185,17 +188,16 @@ class TritonEngine:
         if count > self.most_freed or listed.most > self.most_listed or page_size > MOST_PAGE:
             TorchEngine().put_before(slots, listed, page_size)
             return
+        span = self.span(listed.most)
         scratch = self._scratch.get((listed.most, slots.device))
         if scratch is None:
-            scratch = Scratch(self.most_freed, listed.most, self.span, slots.device)
+            scratch = Scratch(self.most_freed, listed.most, span, slots.device)
             self._scratch[listed.most, slots.device] = scratch
         ticket = scratch.next_ticket()
         tensors = (slots.contiguous(), listed.memory, listed.first.base)
         numbers = (count, listed.most, listed.first.offset, listed.memory.numel(), ticket)
         lanes, few = self.freed(count)
-        self._free(
-            1, tensors, numbers, (page_size, lanes, few, self.span), 8 if lanes < 8192 else 16, scratch
-        )
+        self._free(1, tensors, numbers, (page_size, lanes, few, span), 8 if lanes < 8192 else 16, scratch)
         listed.first.move(listed.first.base, Word(scratch, ticket))
 
 

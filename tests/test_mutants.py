@@ -1,10 +1,12 @@
 """Does a mutant change what is executed, and does the gate's verdict on it say the truth?"""
 
+import importlib
 import importlib.util
 import io
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,7 +79,7 @@ def between(low, value, high):
 
 def ready(flag):
     if flag.ready:
-        return "yes" and 0
+        return "yes" and (0, 0)
     return None
 '''
 
@@ -110,7 +112,7 @@ def test_all_kinds_of_change_and_nothing_in_texts(module):
         ("idle", "-x", "x"),
         ("idle", "between(max(x, 1), 2, 3) if x else -x", "-x if x else between(max(x, 1), 2, 3)"),
         ("ready", "flag.ready", "not flag.ready"),
-        ("ready", "'yes' and 0", "'yes' or 0"),
+        ("ready", "'yes' and (0, 0)", "'yes' or (0, 0)"),
         ("Counter.between", "True", "False"),
     } <= changes
     assert not any(m.before == "max(x, 1)" for m in mutants)  # says the same either way
@@ -283,6 +285,27 @@ def test_reasons_for_a_release_are_for_that_release_and_name_places(module):
     better, stale = explain(score, [elsewhere])
     assert ([fate.reason for fate in survivors(better)], stale) == ([""], [])
     assert explain(score, [elsewhere], whole=True)[1] == [elsewhere]
+
+
+def test_the_projects_own_reasons_are_for_changes_that_there_are():
+    known = {entry for entry in read_explained(EXPLAINED) if not entry.subject}
+    assert known
+    fates = []
+    for name in sorted({entry.function.partition(":")[0] for entry in known}):
+        source = Source.of(importlib.import_module(name))
+        fates += [Fate(mutant, "survived") for mutant in source.mutants(frozenset(source.functions))]
+    assert explain(Score(fates), list(known), whole=True)[1] == []
+
+
+def test_of_changes_that_read_alike_one_can_be_meant(module):
+    _, mutants = mutants_of(module)
+    alike = [m for m in mutants if (m.function, m.before, m.after) == ("ready", "0", "1")]
+    assert [m.which for m in alike] == [1, 2]
+    score = Score([Fate(m, "survived") for m in alike])
+    second = Explained("changed_here:ready", "why", alike[0].text, "0", "1", which=2)
+    assert [fate.reason for fate in survivors(explain(score, [second])[0])] == ["", "why"]
+    both = replace(second, which=0)
+    assert [fate.reason for fate in survivors(explain(score, [both])[0])] == ["why", "why"]
 
 
 def test_a_reason_that_fits_no_mutant_is_told_unless_its_function_was_not_driven(module):

@@ -259,5 +259,5 @@ def test_marks_that_a_free_left_are_state():
     engine.put_before(torch.tensor([4]), PageList.of(torch.tensor([7, 8]), 8), 4)
     clean = State((engine.compared(),)).value
     (scratch,) = engine._scratch.values()
-    scratch.marks[1] = 2
+    scratch.marks[0] = 2
     assert State((engine.compared(),)).value != clean

@@ -24,7 +24,6 @@ class EmulatedEngine(TritonEngine):
     """
 
     most_freed = 32
-    span = 2
 
     def __init__(self, emulator: Emulator, kernels: Mapping[str, Any] = KERNELS) -> None:
         super().__init__({name: emulator.kernel(kernel) for name, kernel in kernels.items()})
@@ -53,6 +52,10 @@ class EmulatedEngine(TritonEngine):
     def freed(self, count: int) -> tuple[int, int]:
         """Slots that the program of a free looks at in one go, and pages that it ranks in one go."""
         return 8, 4
+
+    def span(self, most: int) -> int:
+        """Words of marks that a free sums up once: a pool has many sums, or some of several words."""
+        return 1 + most % 2
 
     def extend(
         self,
