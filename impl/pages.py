@@ -20,7 +20,7 @@ class Place:
         self.offset = number
         self._device = device
         self._base: torch.Tensor | None = None  # zero
-        self._known: int | None = number
+        self.settled: int | None = number  # what is known here, without listening for news
         self._news: News | None = None
 
     @property
@@ -33,30 +33,30 @@ class Place:
     @property
     def known(self) -> int | None:
         """The number, where it is known here or has just become so."""
-        if self._known is None and self._news is not None and (told := self._news()) is not None:
-            self._known = told + self.offset
-        return self._known
+        if self.settled is None and self._news is not None and (told := self._news()) is not None:
+            self.settled = told + self.offset
+        return self.settled
 
     def __int__(self) -> int:
         """The number. Waits for the device if it alone knows."""
         known = self.known
         if known is None:
-            known = self._known = self.peek()
+            known = self.settled = self.peek()
         return known
 
     def peek(self) -> int:
         """The number, without learning it: whoever asks next waits again."""
-        return int(self.base) + self.offset if self._known is None else self._known
+        return int(self.base) + self.offset if self.settled is None else self.settled
 
     def shift(self, count: int) -> None:
         """Go so many rows on."""
         self.offset += count
-        if self._known is not None:
-            self._known += count
+        if self.settled is not None:
+            self.settled += count
 
     def move(self, base: torch.Tensor, news: News | None = None) -> None:
         """Be at `base`, a number on the device, from now on. news: gives it once the host was told, and None before."""
-        self._base, self.offset, self._known, self._news = base, 0, None, news
+        self._base, self.offset, self.settled, self._news = base, 0, None, news
 
 
 class PageList:
@@ -96,10 +96,12 @@ class PageList:
     @property
     def least(self) -> int:
         """The length, or what is known of it: not more than it is."""
-        start, end = self.first.known, self.behind.known
+        self._count(self.first.known, self.behind.known)
+        return self._least
+
+    def _count(self, start: int | None, end: int | None) -> None:
         if start is not None and end is not None:
             self._least = end - start
-        return self._least
 
     @property
     def listed(self) -> torch.Tensor:
@@ -130,6 +132,11 @@ class PageList:
         """Take the first `count` pages off, of at least as many."""
         self.first.shift(count)
         self._least -= count
+
+    def grow_before(self, start: torch.Tensor, news: News | None = None) -> None:
+        """Start at `start`, a number on the device, where pages were written before the list."""
+        self._count(self.first.settled, self.behind.settled)
+        self.first.move(start, news)
 
     def append(self, pages: torch.Tensor) -> None:
         """Put pages behind the list."""

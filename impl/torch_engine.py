@@ -78,7 +78,7 @@ class TorchEngine:
         place = torch.where(inside, start + rank - 1, 0).clamp_(min=0)
         listed.memory[place] = pages.to(listed.memory.dtype)
         start.clamp_(min=1)
-        listed.first.move(start, word_of(start))
+        listed.grow_before(start, word_of(start))
 
 
 def word_of(number: torch.Tensor) -> News | None:

@@ -198,7 +198,7 @@ class TritonEngine:
         numbers = (count, listed.most, listed.first.offset, listed.memory.numel(), ticket)
         lanes, few = self.freed(count)
         self._free(1, tensors, numbers, (page_size, lanes, few, span), 8 if lanes < 8192 else 16, scratch)
-        listed.first.move(listed.first.base, Word(scratch, ticket))
+        listed.grow_before(listed.first.base, Word(scratch, ticket))
 
 
 class Scratch:
