@@ -109,8 +109,11 @@ class Session:
         wrong = attributes_of(self.allocator, self.config, self.traits.attributes, self.device)
         return seen._replace(tensor=wrong) if wrong else seen
 
-    def apply(self, step: Step) -> Observation:
-        """Ask the allocator for one step; never raises what the allocator raised."""
+    def apply(self, step: Step, following: Step | None = None) -> Observation:
+        """Ask the allocator for one step; never raises what the allocator raised.
+
+        following: the step behind it, where it is known.
+        """
         self.index += 1
         if step.status == "skip" or step.call is None:
             return IDLE
@@ -134,7 +137,7 @@ class Session:
             guard = self._guard(answer)  # before the answer is overwritten
             seen = self._read(step, answer)
         self._overwrite(taken)
-        if self._unasked(step):
+        if self._unasked(step, following):
             return seen._replace(disturbed=self._disturbed(), damaged=damaged, guard=guard)
         close = self.config.pages <= SMALL_POOL or step.probe or isinstance(step.operation, Restore)
         return self._look(
@@ -146,7 +149,10 @@ class Session:
             batch=step.call if isinstance(step.call, BatchCall) and not step.call.flaw else None,
         )
 
-    def _unasked(self, step: Step) -> bool:
+    def _unasked(self, step: Step, following: Step | None) -> bool:
+        """Whether the state behind a step is left for the next one to show: misuse would be blamed for it."""
+        if following is None or following.status != "legal":
+            return False
         call = step.call
         often = isinstance(call, FreeCall) or (isinstance(call, BatchCall) and call.decode)
         return often and step.fits and step.status == "legal" and self.config.pages >= UNASKED_POOL

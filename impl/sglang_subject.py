@@ -19,7 +19,7 @@ from impl.emulator.launch import Emulator
 from impl.errors import SubjectError
 from impl.fence import Fence
 from impl.session import Bench, Lists
-from impl.subject import PAGE_SIZES, LocalSubject, Space, kv_pools
+from impl.subject import PAGE_SIZES, LocalSubject, Space, kv_pools, plain
 from oracle.ops import Config
 from oracle.traits import OPTIONAL, SEED_PAGED, SEED_TOKEN, Dialect, Traits
 
@@ -189,7 +189,7 @@ def _lists(allocator: Any) -> Lists:
         if hasattr(allocator, "full_attn_allocator")
         else (allocator,)
     )
-    return tuple(tuple(listed) for pool in pools for listed in (pool.free_pages.tolist(), _waiting(pool)))
+    return tuple(plain(listed) for pool in pools for listed in (pool.free_pages.tolist(), _waiting(pool)))
 
 
 def _waiting(pool: Any) -> list[int]:

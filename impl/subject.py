@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import torch
@@ -105,8 +106,8 @@ class LocalSubject:
         """A new allocator's first look, then its answer to each step; one at a time, as they are asked for."""
         session = self.open(case.config)
         yield session.begin()
-        for step in steps:
-            yield session.apply(step)
+        for step, following in zip_longest(steps, steps[1:]):
+            yield session.apply(step, following)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -119,7 +120,12 @@ def pool_lists(allocator: Any) -> Lists:
         if hasattr(allocator, "full_attn_allocator")
         else (allocator,)
     )
-    return tuple(tuple(listed.tolist()) for pool in pools for listed in (pool.free_pages, pool.release_pages))
+    return tuple(plain(listed.tolist()) for pool in pools for listed in (pool.free_pages, pool.release_pages))
+
+
+def plain(numbers: Any) -> Any:
+    """Lists as tuples; in rows where the list has become a matrix, as a free of one makes it in some allocators."""
+    return tuple(map(plain, numbers)) if isinstance(numbers, list) else numbers
 
 
 def kv_pools(config: Config, device: str) -> tuple[KVPool | None, KVPool | None]:
