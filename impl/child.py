@@ -214,11 +214,11 @@ class ChildDriver:
         """What a new allocator shows."""
         return self._subject._observation(self._opened)
 
-    def apply(self, step: Step) -> Observation:
-        """The answer to one step."""
-        # The worlds stay here: a session looks at the step alone.
-        bare = step._replace(before=_NOWHERE, after=_NOWHERE)
-        return self._subject._observation(self._subject._send("apply", bare))
+    def apply(self, step: Step, following: Step | None = None) -> Observation:
+        """The answer to one step. following: the one behind it, where it is known."""
+        # The worlds stay here: a session looks at the steps alone.
+        bare = [one and one._replace(before=_NOWHERE, after=_NOWHERE) for one in (step, following)]
+        return self._subject._observation(self._subject._send("apply", *bare))
 
 
 _NOWHERE = World(0, 0, {}, None, frozenset(), {}, {}, {})
@@ -315,7 +315,7 @@ class Worker:
                 self._driver = subject.open(arguments[0])
                 self._say("seen", self._driver.begin())
             case "apply" if self._driver is not None:
-                self._say("seen", self._driver.apply(arguments[0]))
+                self._say("seen", self._driver.apply(*arguments))
             case "run":
                 case_ = arguments[0]
                 steps = plan(case_, subject.traits(case_.config))

@@ -56,8 +56,8 @@ class Driver(Protocol):
     def begin(self) -> Observation:
         """What a new allocator shows."""
 
-    def apply(self, step: Step) -> Observation:
-        """The answer to one step."""
+    def apply(self, step: Step, following: Step | None = None) -> Observation:
+        """The answer to one step. following: the one behind it, where it is known."""
 
 
 class Subject(Protocol):

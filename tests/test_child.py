@@ -39,7 +39,11 @@ def whole(subject, case):
 
 def stepwise(subject, case):
     driver = subject.open(case.config)
-    return [driver.begin(), *(driver.apply(step) for step in plan(case, subject.traits(case.config)))]
+    steps = plan(case, subject.traits(case.config))
+    return [
+        driver.begin(),
+        *(driver.apply(step, following) for step, following in itertools.zip_longest(steps, steps[1:])),
+    ]
 
 
 def test_describes_the_subject_as_this_process_does(sound):
