@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from impl.ascend import AscendAllocator
 from impl.emulator.launch import Emulator
 from impl.paged import PagedAllocator
-from impl.pages import PageList
+from impl.pages import PageList, Place
 from impl.state import State
 from impl.swa import SwaAllocator
 from impl.token import TokenAllocator
@@ -115,6 +115,18 @@ def test_pages_come_back_before_a_list_that_has_moved():
     listed.drop(2)
     TorchEngine().put_before(torch.tensor([3]), listed, 1)
     assert listed.listed.tolist() == [3, 4, 1]
+
+
+def test_word_may_come_after_pages_were_taken():
+    word = []
+    place = Place(5, torch.device("cpu"))
+    place.move(torch.tensor([3]), lambda: word[0] if word else None)
+    place.shift(2)
+    assert place.known is None
+    word.append(3)
+    assert place.known == int(place) == 5
+    place.shift(1)
+    assert place.known == 6
 
 
 def test_word_of_a_free_is_heard_without_a_wait(engine):

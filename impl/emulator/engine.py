@@ -31,7 +31,7 @@ class EmulatedEngine(TritonEngine):
 
     def at_once(self, bs: int, total: int) -> bool:
         """Whether an extend is one launch: few requests have both ways, and the tokens say which."""
-        return bs <= FEW and total % 2 == 0
+        return bs <= FEW and total // 2 % 2 == 0
 
     def lanes(self, bs: int) -> int:
         """Requests that one program of an extend by one launch sums up."""
