@@ -39,6 +39,8 @@ class Place:
 
     def __int__(self) -> int:
         """The number. Waits for the device if it alone knows."""
+        if self.settled is not None:
+            return self.settled
         known = self.known
         if known is None:
             known = self.settled = self.peek()
@@ -106,7 +108,12 @@ class PageList:
     @property
     def listed(self) -> torch.Tensor:
         """The pages, as a view that the next free may change."""
-        return self.memory[self.start : self.end]
+        start, end = self._ends()
+        return self.memory[start:end]
+
+    def _ends(self) -> tuple[int, int]:
+        start, end = self.first.settled, self.behind.settled
+        return (self.start, self.end) if start is None or end is None else (start, end)
 
     def compared(self) -> tuple[list[int | bool], tuple[torch.Tensor, ...]]:
         """The pages, and whether all others would have room (`impl.state.Roomy`); with the memory they lie in.
@@ -118,7 +125,8 @@ class PageList:
         return [*pages, start > self.most - len(pages)], (self.memory,)
 
     def __len__(self) -> int:
-        return self.end - self.start
+        start, end = self._ends()
+        return end - start
 
     def head(self, count: int) -> torch.Tensor:
         """The first `count` pages, of at least as many."""

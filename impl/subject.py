@@ -125,7 +125,7 @@ def pool_lists(allocator: Any) -> Lists:
 
 def plain(numbers: Any) -> Any:
     """Lists as tuples; in rows where the list has become a matrix, as a free of one makes it in some allocators."""
-    return tuple(map(plain, numbers)) if isinstance(numbers, list) else numbers
+    return tuple(map(plain, numbers)) if numbers and isinstance(numbers[0], list) else tuple(numbers)
 
 
 def kv_pools(config: Config, device: str) -> tuple[KVPool | None, KVPool | None]:
