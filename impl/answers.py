@@ -13,10 +13,9 @@ from typing import Any
 from impl.branches import Branches, Trail
 from impl.session import IDLE, Session
 from oracle.verdict import Observation
-from oracle.world import BatchCall, Call, FreeCall, Step, World
+from oracle.world import NOWHERE, BatchCall, Call, FreeCall, Step
 
 PageOf = Callable[[int], int]  # the number of the page that a uid stands for; 0 of 0
-_NOWHERE = World(0, 0)  # in place of worlds, which no session asks for
 
 
 class ElsewhereError(Exception):
@@ -125,7 +124,7 @@ def by_page(step: Step, page: PageOf) -> Step:
     As a probe, so that in a large pool too all that there is to see is looked at: who asks next may need it.
     """
     call = _by_page(step.call, page) if step.call is not None else None
-    return Step(step.operation, step.status, step.rule, call, _NOWHERE, _NOWHERE, probe=True)
+    return Step(step.operation, step.status, step.rule, call, NOWHERE, NOWHERE, probe=True)
 
 
 def _by_page(call: Call, page: PageOf) -> Call:

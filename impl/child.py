@@ -27,7 +27,7 @@ from oracle.ops import Case, Config
 from oracle.plan import plan
 from oracle.traits import Traits
 from oracle.verdict import Observation
-from oracle.world import BatchCall, Step, World
+from oracle.world import NOWHERE, BatchCall, Step
 
 if TYPE_CHECKING:
     from impl.session import Session
@@ -217,11 +217,8 @@ class ChildDriver:
     def apply(self, step: Step, following: Step | None = None) -> Observation:
         """The answer to one step. following: the one behind it, where it is known."""
         # The worlds stay here: a session looks at the steps alone.
-        bare = [one and one._replace(before=_NOWHERE, after=_NOWHERE) for one in (step, following)]
+        bare = [one and one._replace(before=NOWHERE, after=NOWHERE) for one in (step, following)]
         return self._subject._observation(self._subject._send("apply", *bare))
-
-
-_NOWHERE = World(0, 0, {}, None, frozenset(), {}, {}, {})
 
 
 # -- the other side ------------------------------------------------------------------------------------

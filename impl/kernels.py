@@ -50,6 +50,15 @@ def _write(
     tl.store(out_ptr + (token_start + k0) + k, slot, mask=live)  # narrows to the dtype of out
 
 
+@triton.jit
+def _growth(prefix_ptr, seq_ptr, i, bs, PAGE: tl.constexpr):
+    """Prefixes, new tokens and new pages of requests `i`: none where there is no such request."""
+    prefix = tl.load(prefix_ptr + i, mask=i < bs, other=0).to(tl.int64)
+    seq = tl.load(seq_ptr + i, mask=i < bs, other=0).to(tl.int64)
+    pages = (seq + PAGE - 1) // PAGE - (prefix + PAGE - 1) // PAGE
+    return prefix, (seq - prefix).to(tl.int32), pages.to(tl.int32)
+
+
 @triton.jit(do_not_specialize=list(range(6)))
 def extend_kernel(
     prefix_ptr,
@@ -72,10 +81,7 @@ def extend_kernel(
     p = tl.program_id(0)
     i = tl.arange(0, LANES)
     known = i < tl.minimum(p, bs)
-    prefixes = tl.load(prefix_ptr + i, mask=known, other=0).to(tl.int64)
-    seqs = tl.load(seq_ptr + i, mask=known, other=0).to(tl.int64)
-    lens = (seqs - prefixes).to(tl.int32)
-    pages = ((seqs + PAGE - 1) // PAGE - (prefixes + PAGE - 1) // PAGE).to(tl.int32)
+    _, lens, pages = _growth(prefix_ptr, seq_ptr, i, tl.minimum(p, bs), PAGE)
     request = p
     if not ALONE:
         if p >= bs:
@@ -92,15 +98,6 @@ def extend_kernel(
     least = tl.where(p < bs, 0, CHUNK)
     k0 = tl.where(p < bs, 0, (p - bs + 1) * CHUNK - token_start)
     _write(prefix, seq, last_loc, token_start, page_start, k0, least, free_ptr, out_ptr, PAGE, CHUNK)
-
-
-@triton.jit
-def _growth(prefix_ptr, seq_ptr, i, bs, PAGE: tl.constexpr):
-    """Prefixes, new tokens and new pages of requests `i`: none where there is no such request."""
-    prefix = tl.load(prefix_ptr + i, mask=i < bs, other=0).to(tl.int64)
-    seq = tl.load(seq_ptr + i, mask=i < bs, other=0).to(tl.int64)
-    pages = (seq + PAGE - 1) // PAGE - (prefix + PAGE - 1) // PAGE
-    return prefix, (seq - prefix).to(tl.int32), pages.to(tl.int32)
 
 
 @triton.jit(do_not_specialize=list(range(6)))

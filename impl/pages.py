@@ -152,7 +152,6 @@ class PageList:
         self._make_room(count)
         self.memory[self.end : self.end + count] = pages
         self.behind.shift(count)
-        self._behind_at_most += count
         self._least += count
 
     def append_some(

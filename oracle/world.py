@@ -55,6 +55,10 @@ class World(NamedTuple):
     next_uid: int = 1
 
 
+# In place of a world that nobody asks for. Plain dictionaries: it crosses to other processes.
+NOWHERE = World(0, 0, {}, None, frozenset(), {}, {}, {})
+
+
 class AllocCall(NamedTuple):
     """`alloc(size)`."""
 
