@@ -25,9 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import triton
 
+from bench.seed_design import SeedDesign
 from impl import sglang
 from impl.paged import PagedAllocator
-from impl.sglang_kernels import kernels
+from impl.sglang_kernels import ReleaseEngine
 from impl.torch_engine import TorchEngine
 from impl.triton_engine import KERNELS, TritonEngine
 
@@ -36,6 +37,7 @@ SHORT = random.Random(0)
 EXTENDS: dict[
     str, tuple[list[int], float]
 ] = {  # how much each request grows, and the least ratio that is wanted
+    "1 x 64k": ([1 << 16], 0.95),
     "1 x 128k": ([1 << 17], 6),
     "1 x 1M": ([1 << 20], 30),
     "1 x 4M": ([1 << 22], 60),
@@ -51,31 +53,6 @@ EXTENDS: dict[
     "16384 x 64": ([64] * 16384, 0.95),
 }
 DECODES = {1: 0.95, 8: 0.95, 64: 0.95, 256: 0.95, 1024: 0.95, 4096: 2.5, 16384: 20}
-
-
-class Theirs:
-    """A release's kernels, launched as its allocator does, without what it computes beforehand."""
-
-    def __init__(self, release: Any) -> None:
-        self._kernels = kernels(release)
-
-    def extend(self, prefix: Any, seq: Any, last: Any, free: Any, out: Any, page_size: int) -> None:
-        """A program a request."""
-        self._launch("alloc_extend_kernel", [prefix, seq], last, free, out, page_size)
-
-    def decode(self, seq: Any, last: Any, free: Any, out: Any, page_size: int) -> None:
-        """A program a request."""
-        self._launch("alloc_decode_kernel", [seq], last, free, out, page_size)
-
-    def _launch(self, name: str, lengths: list[Any], last: Any, free: Any, out: Any, page_size: int) -> None:
-        kernel, bs = self._kernels[name], last.numel()
-        more = (
-            [torch.zeros((), dtype=torch.int64, device=out.device)]
-            if "ret_values" in kernel.arg_names
-            else []
-        )
-        wide = [triton.next_power_of_2(out.numel())] if "max_num_extend_tokens" in kernel.arg_names else []
-        kernel[(bs,)](*lengths, last, free, out, *more, triton.next_power_of_2(bs), page_size, *wide)
 
 
 def batch(grow: list[int], page_size: int, decode: bool = False) -> dict[str, Any]:
@@ -154,7 +131,7 @@ def copy_speed() -> float:
 
 def device_rows(theirs: Any, most: int) -> list[dict[str, Any]]:
     """Extend and decode, by graphs."""
-    ours, x = TritonEngine(), torch.zeros(1, device="cuda")
+    ours, seed, x = TritonEngine(), SeedDesign(), torch.zeros(1, device="cuda")
     (launch,) = medians(graph(lambda: empty_kernel[(1,)](x)))
     speed = copy_speed()
     rows = [{"what": "empty kernel", "ours": launch}, {"what": "copy, GB/s", "ours": speed / 1000}]
@@ -163,7 +140,6 @@ def device_rows(theirs: Any, most: int) -> list[dict[str, Any]]:
         todo += [(f"decode {n}", [1] * n, least, True) for n, least in DECODES.items()]
         for name, grow, least, decode in todo:
             b = batch(grow, page_size, decode)
-            check(ours, b, page_size)
             floor = launch + 8 * (b["total"] + b["need"] + 3 * len(grow)) / speed
             row = {
                 "what": name,
@@ -172,13 +148,18 @@ def device_rows(theirs: Any, most: int) -> list[dict[str, Any]]:
                 "tokens": b["total"],
                 "floor": floor,
             }
+            timed = {"ours": ours}
             if b["total"] <= most:
-                check(theirs, b, page_size)
-                row["theirs"], row["ours"] = medians(*(graph(call(e, b, page_size)) for e in (theirs, ours)))
-                rows.append(row | {"ratio": row["theirs"] / row["ours"], "wanted": least})
-            else:
-                (row["ours"],) = medians(graph(call(ours, b, page_size)))
-                rows.append(row)
+                timed["theirs"] = theirs
+            if b["total"] <= seed.most:
+                timed["seed"] = seed
+            for engine in timed.values():
+                check(engine, b, page_size)
+            taken = medians(*(graph(call(engine, b, page_size)) for engine in timed.values()))
+            row |= zip(timed, taken, strict=True)
+            if "theirs" in row:
+                row |= {"ratio": row["theirs"] / row["ours"], "wanted": least}
+            rows.append(row)
     return rows
 
 
@@ -295,21 +276,22 @@ def main() -> int:
         ).stdout.strip(),
         "python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__,
         "sglang": arguments.release,
-        "rows": device_rows(Theirs(release), arguments.most),
+        "rows": device_rows(ReleaseEngine(release), arguments.most),
     }  # fmt: skip
     if not arguments.device_only:
         found["rows"] += whole_rows(release, 1 << 22)
         found["compilations"] = compilations(150)
     print(f"{found['device']}, driver {found['driver']}, torch {found['torch']}, Triton {found['triton']}")
-    print(f"  {'us':24} {'page':>5} {'theirs':>9} {'ours':>9} {'ratio':>7} {'wanted':>7} {'floor':>7}")
+    columns = ("page", "seed", "theirs", "ours", "ratio", "wanted", "floor")
+    print(f"  {'us':30} " + " ".join(f"{name:>8}" for name in columns))
     missed = 0
     for row in found["rows"]:
         ratio, wanted = row.get("ratio", 0.0), row.get("wanted", 0)
         missed += ratio < wanted
-        numbers = (row.get("theirs", 0), row["ours"], ratio, wanted, row.get("floor", 0))
-        line = " ".join(f"{number:9.2f}" if i < 2 else f"{number:7.2f}" for i, number in enumerate(numbers))
         name = f"{row['what']}{' (whole)' if row.get('clock') == 'whole' else ''}"
-        print(f"  {name:32} {row.get('page_size', ''):>3} {line}{'  missed' if ratio < wanted else ''}")
+        numbers = [row.get(c.replace("page", "page_size")) for c in columns]
+        shown = [f"{'':8}" if n is None else f"{n:8}" if isinstance(n, int) else f"{n:8.2f}" for n in numbers]
+        print(f"  {name:30} {' '.join(shown)}{'  missed' if ratio < wanted else ''}")
     if "compilations" in found:
         print("compilations:", found["compilations"])
     if arguments.out:

@@ -1,4 +1,4 @@
-"""Draws what `bench/gpu.py` kept: device times of both, and the floor, on a logarithmic scale. Needs the extra `plot`."""
+"""Draws what `bench/gpu.py` kept: device times of both, the seed's design where it was timed, and the floor, on a logarithmic scale. Needs the extra `plot`."""
 
 # mypy: disable-error-code="import-untyped, import-not-found"
 
@@ -25,6 +25,8 @@ def drawn(found: dict[str, Any], page_size: int) -> Figure:
     )
     mine = axes.barh([place + 0.2 for place in places], ours, 0.4, color="#1f6feb", label="kvassay")
     axes.bar_label(mine, [f"{row['ratio']:.1f} x" for row in rows], padding=4)
+    seed = [(row["seed"], place) for place, row in enumerate(rows) if "seed" in row]
+    axes.plot(*zip(*seed, strict=True), "d", color="#8250df", markersize=4, label="the seed's design")
     axes.vlines(floor, [p - 0.4 for p in places], [p + 0.4 for p in places], "#d29922", label="floor")
     axes.set(
         xscale="log", ylim=(len(rows) - 0.4, -0.6), xlabel=f"µs on {found['device']}, page size {page_size}"

@@ -10,6 +10,8 @@ import torch
 
 from impl.pages import PageList
 
+# Slots of a page: kernels count from the start of a page in 32 bits. `impl.proofs` says why this much.
+MOST_PAGE = (1 << 31) - (1 << 12)
 _INTEGER_DTYPES = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 
 
@@ -83,8 +85,10 @@ class BaseAllocator(abc.ABC):
     ) -> None:
         self.size = check_count("size", size)
         self.page_size = check_count("page_size", page_size)
-        if not 1 <= self.page_size <= self.size:
-            raise ValueError(f"page_size must lie in 1..size, but is {page_size} with size {size}.")
+        if not 1 <= self.page_size <= min(self.size, MOST_PAGE):
+            raise ValueError(
+                f"page_size must lie in 1..size and be {MOST_PAGE} at most, but is {page_size} with size {size}."
+            )
         if not isinstance(need_sort, bool):
             raise TypeError(f"need_sort must be a bool, not {type(need_sort).__name__}.")
         self.num_pages = self.size // self.page_size

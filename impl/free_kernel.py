@@ -8,11 +8,11 @@ import triton
 import triton.language as tl
 
 TOLD = tl.constexpr(48)  # bits of a place in a list, below the ticket
-__all__ = ("TOLD", "free_kernel")
+__all__ = ("TOLD", "free_kernel", "ones", "turns")
 
 
 @triton.jit
-def _ones(word):
+def ones(word):
     """How many of the low 32 bits are set."""
     word = word - ((word >> 1) & 0x55555555)
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
@@ -21,7 +21,7 @@ def _ones(word):
 
 
 @triton.jit
-def _turns(slots_ptr, at, count, most, PAGE: tl.constexpr, LANES: tl.constexpr):
+def turns(slots_ptr, at, count, most, PAGE: tl.constexpr, LANES: tl.constexpr):
     """The pages of slots at .. at + LANES - 1, those of the slots before them, and where a page is to be listed.
 
     That is where it is not the page before. Page 0 and pages above `most` are left out.
@@ -63,14 +63,14 @@ def free_kernel(
     start = tl.load(base_ptr) + offset
     found, falls = count * 0, count * 0
     for at in range(0, count, LANES):
-        page, before, turn = _turns(slots_ptr, at, count, most, PAGE, LANES)
+        page, before, turn = turns(slots_ptr, at, count, most, PAGE, LANES)
         found += tl.sum(turn.to(tl.int32), 0)
         falls += tl.sum(((page < before) & (at + tl.arange(0, LANES) < count)).to(tl.int32), 0)
     if falls == 0:
         start -= found
         listed = count * 0
         for at in range(0, count, LANES):
-            page, before, turn = _turns(slots_ptr, at, count, most, PAGE, LANES)
+            page, before, turn = turns(slots_ptr, at, count, most, PAGE, LANES)
             place = start + listed + tl.cumsum(turn.to(tl.int32), 0) - 1
             tl.store(pages_ptr + place, page, mask=turn & (place > 0) & (place < capacity))
             listed += tl.sum(turn.to(tl.int32), 0)
@@ -114,7 +114,7 @@ def _list_marked(
     """Put the distinct pages of `count` slots, sorted, before `start`, by marks; where they start now."""
     found = count * 0
     for at in range(0, count, LANES):
-        page, _, turn = _turns(slots_ptr, at, count, most, PAGE, LANES)
+        page, _, turn = turns(slots_ptr, at, count, most, PAGE, LANES)
         page = tl.where(turn, page, 0)
         bit = tl.full((LANES,), 1, tl.int64) << (page % 32)
         marked = tl.atomic_or(marks_ptr + page // 32, bit, mask=turn, sem="relaxed")
@@ -143,7 +143,7 @@ def _list_marked(
         for n in tl.static_range(SPAN):
             other = word // SPAN * SPAN + n
             mark = tl.load(marks_ptr + other, mask=(i < found) & (other <= word), other=0)
-            rank += _ones(tl.where(other == word, mark & lower, mark)).to(tl.int32)
+            rank += ones(tl.where(other == word, mark & lower, mark)).to(tl.int32)
         place = start + rank
         tl.store(pages_ptr + place, page, mask=(i < found) & (place > 0) & (place < capacity))
     tl.debug_barrier()

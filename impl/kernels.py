@@ -11,10 +11,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Of one extend, and of one page: kernels sum up tokens and pages, and count lanes, in 32 bits. `impl.proofs` says
-# why this much; what is more goes to the torch engine.
-MOST_TOKENS = MOST_PAGE = (1 << 31) - (1 << 12)
-__all__ = ("MOST_PAGE", "MOST_TOKENS", "decode_kernel", "extend_kernel", "shares_kernel")
+# Of one extend: kernels sum up tokens and pages in 32 bits. `impl.proofs` says why this much; what is more goes to the
+# torch engine.
+MOST_TOKENS = (1 << 31) - (1 << 12)
+__all__ = ("MOST_TOKENS", "decode_kernel", "extend_kernel", "shares_kernel", "sums_kernel")
 
 
 @triton.jit
@@ -100,38 +100,64 @@ def extend_kernel(
     _write(prefix, seq, last_loc, token_start, page_start, k0, least, free_ptr, out_ptr, PAGE, CHUNK)
 
 
-@triton.jit(do_not_specialize=list(range(6)))
+@triton.jit(do_not_specialize=list(range(5)))
+def sums_kernel(
+    prefix_ptr,
+    seq_ptr,
+    totals_ptr,
+    bs,
+    blocks,
+    PAGE: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """Program p sums up requests p * LANES .. (p + 1) * LANES - 1: new tokens to totals[p], pages to totals[blocks + p]."""
+    p = tl.program_id(0)
+    _, lens, pages = _growth(prefix_ptr, seq_ptr, p * LANES + tl.arange(0, LANES), bs, PAGE)
+    tl.store(totals_ptr + p, tl.sum(lens, 0))
+    tl.store(totals_ptr + blocks + p, tl.sum(pages, 0))
+
+
+@triton.jit(do_not_specialize=list(range(8)))
 def shares_kernel(
     prefix_ptr,
     seq_ptr,
     last_loc_ptr,
     free_ptr,
+    totals_ptr,
     out_ptr,
     bs,
+    blocks,
     PAGE: tl.constexpr,
     LANES: tl.constexpr,
+    SUMS: tl.constexpr,
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
     SHARE: tl.constexpr,
 ):
     """Extend any number of requests: program p writes output tokens p * SHARE .. (p + 1) * SHARE - 1.
 
-    It sums up what the requests before take, LANES at a time, and then goes on by ROWS requests and WIDE tokens of
-    each. A request of many more tokens is written alone: all others of its block would wait for it.
+    It finds its first block of LANES requests by the sums of all (`sums_kernel`; one block needs none), and its first
+    request there, unless they are not more than ROWS. Then it goes on by ROWS requests and WIDE tokens of each. A
+    request of many more tokens is written alone: all others beside it would wait for it.
     """
     low = tl.program_id(0) * SHARE
-    # The first request that is not passed, and what those before it take.
-    request, tokens, pages = low * 0, low * 0, low * 0
-    _, lens, new = _growth(prefix_ptr, seq_ptr, tl.arange(0, LANES), bs, PAGE)
-    while (tokens + tl.sum(lens, 0) <= low) & (request < bs):  # it ends where lengths are wrong, too
-        request += LANES
-        tokens += tl.sum(lens, 0)
-        pages += tl.sum(new, 0)
+    # The first request that is not passed, and what those before it take: by whole blocks, then in its block.
+    request, tokens, pages, seen = low * 0, low * 0, low * 0, low * 0
+    for at in range(0, blocks - 1, SUMS):
+        block = at + tl.arange(0, SUMS)
+        held = tl.load(totals_ptr + block, mask=block < blocks - 1, other=0)
+        taken = tl.load(totals_ptr + blocks + block, mask=block < blocks - 1, other=0)
+        whole = (block < blocks - 1) & (seen + tl.cumsum(held, 0) <= low)
+        request += tl.sum(whole.to(tl.int32), 0) * LANES
+        tokens += tl.sum(tl.where(whole, held, 0), 0)
+        pages += tl.sum(tl.where(whole, taken, 0), 0)
+        seen += tl.sum(held, 0)
+    if LANES > ROWS:
         _, lens, new = _growth(prefix_ptr, seq_ptr, request + tl.arange(0, LANES), bs, PAGE)
-    passed = tokens + tl.cumsum(lens, 0) <= low
-    request += tl.sum(passed.to(tl.int32), 0)
-    tokens += tl.sum(tl.where(passed, lens, 0), 0)
-    pages += tl.sum(tl.where(passed, new, 0), 0)
+        passed = tokens + tl.cumsum(lens, 0) <= low
+        request += tl.sum(passed.to(tl.int32), 0)
+        tokens += tl.sum(tl.where(passed, lens, 0), 0)
+        pages += tl.sum(tl.where(passed, new, 0), 0)
 
     while (tokens < low + SHARE) & (request < bs):
         row = tl.arange(0, ROWS)

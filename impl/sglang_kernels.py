@@ -81,14 +81,16 @@ class ReleaseEngine:
         self, name: str, lengths: dict[str, Any], last_loc: Any, free_pages: Any, out: Any, page_size: int
     ) -> None:
         kernel, bs = self._kernels[name], last_loc.numel()
+        names = inspect.signature(kernel.fn).parameters
         values = lengths | {
             "last_loc_ptr": last_loc,
             "free_page_ptr": free_pages,
             "out_indices": out,
-            "ret_values": torch.zeros((), dtype=torch.int64),
             "bs_upper": next_power_of_2(bs),
             "page_size": page_size,
             "max_num_extend_tokens": next_power_of_2(out.numel()),
         }
+        if "ret_values" in names:  # older releases have their kernels sum up, too
+            values["ret_values"] = torch.zeros((), dtype=torch.int64, device=out.device)
         if bs:
-            kernel[(bs,)](*(values[name] for name in inspect.signature(kernel.fn).parameters))
+            kernel[(bs,)](*(values[name] for name in names))

@@ -14,13 +14,17 @@ import torch
 import triton
 
 from impl.free_kernel import TOLD, free_kernel
-from impl.kernels import MOST_PAGE, MOST_TOKENS, decode_kernel, extend_kernel, shares_kernel
+from impl.free_many_kernels import list_kernel, mark_kernel
+from impl.kernels import MOST_TOKENS, decode_kernel, extend_kernel, shares_kernel, sums_kernel
 from impl.pages import PageList
 from impl.torch_engine import TorchEngine
 
 KERNELS = {
-    kernel.fn.__name__: kernel for kernel in (extend_kernel, shares_kernel, decode_kernel, free_kernel)
-}
+    kernel.fn.__name__: kernel
+    for kernel in (
+        extend_kernel, sums_kernel, shares_kernel, decode_kernel, free_kernel, mark_kernel, list_kernel,
+    )
+}  # fmt: skip
 
 
 class Launcher:
@@ -39,6 +43,16 @@ class Launcher:
         num_warps: int, scratch: Scratch | None = None,
     ) -> None:  # fmt: skip
         """Launch so many programs with these arguments, in this order; tensors of a scratch come after the others."""
+        if tensors[0].is_cuda:
+            self._on_gpu(programs, tensors, numbers, constants, num_warps, scratch)
+            return
+        shared = () if scratch is None else scratch.tensors
+        self._kernel[programs,](*tensors, *shared, *numbers, *constants, num_warps=num_warps)
+
+    def _on_gpu(
+        self, programs: int, tensors: tuple[torch.Tensor, ...], numbers: tuple[int, ...], constants: tuple[int, ...],
+        num_warps: int, scratch: Scratch | None,
+    ) -> None:  # fmt: skip
         device = tensors[0].device
         key = (device, constants, *[tensor.dtype for tensor in tensors])
         launch = self._compiled.get(key)
@@ -69,6 +83,19 @@ def _launch(made: Any, device: int) -> Callable[..., None]:
     return launch
 
 
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current GPU, which need not be the tensors'."""
+    return torch.cuda.device(device) if _several() else _HERE
+
+
+@functools.cache
+def _several() -> bool:
+    return torch.cuda.device_count() > 1
+
+
+_HERE = nullcontext()
+
+
 class TritonEngine:
     """The index engine (`impl.paged.IndexEngine`) on the GPU, or anywhere under TRITON_INTERPRET=1.
 
@@ -76,15 +103,17 @@ class TritonEngine:
     decided by what the host knows: the number of requests and of tokens. All frees go to one stream.
     """
 
+    warps = 4  # of programs for which no plan says another number
     most = 512  # requests that an extend by one launch can have
-    most_freed = 1 << 18  # slots that one program frees, of a list of `most_listed` pages at most
-    most_listed = 1 << 23
+    most_freed = 1 << 13  # slots that one program frees
+    most_listed = 1 << 23  # pages of a list that kernels free to: there is a mark for each
 
     def __init__(self, kernels: Mapping[str, Any] = KERNELS) -> None:
         launch = {name: Launcher(kernel) for name, kernel in kernels.items()}
         self._extend, self._decode = launch["extend_kernel"], launch["decode_kernel"]
-        self._shares = launch["shares_kernel"]
+        self._sums, self._shares = launch["sums_kernel"], launch["shares_kernel"]
         self._free = launch["free_kernel"]
+        self._mark, self._list = launch["mark_kernel"], launch["list_kernel"]
         self._scratch: dict[tuple[int, torch.device], Scratch] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TritonEngine:
@@ -112,27 +141,34 @@ class TritonEngine:
             return 256
         return 1024 if total <= 8192 * bs else 2048
 
-    def share(self, bs: int, total: int) -> tuple[int, int, int, int]:
-        """Of an extend of many requests: those that a program sums up in one go, those that it writes in one go, how
-        many tokens of each, and how many tokens in all."""
-        lanes = 1024 if bs <= 4096 else 4096
+    def share(self, bs: int, total: int) -> tuple[int, int, int, int, int]:
+        """Of an extend of many requests: those of a block that is summed up beforehand, and by how many warps, those that
+        a program writes in one go, how many tokens of each, and how many tokens in all."""
         if total >= 256 * bs:
-            return lanes, 8, 128, 2048
+            return 1024, 4, 8, 128, 2048
         if total >= 32 * bs:
-            return (lanes, 16, 64, 1024) if total <= 1 << 19 else (lanes, 32, 64, 4096)
-        return lanes, 128, 16, 1024
+            return (32, 1, 32, 32, 2048) if bs <= 1 << 15 else (1024, 4, 32, 32, 2048)
+        return 1024, 4, 128, 16, 1024
 
-    def steps(self, bs: int) -> int:
-        """Requests for which one program of a decode answers: 1, 32, 256 or 1024."""
-        return 1 if bs == 1 else 32 if bs <= 32 else 256 if bs <= 256 else 1024
+    def summed(self, blocks: int) -> int:
+        """Sums of blocks that a program looks at in one go."""
+        return 32 if blocks <= 32 else 512
 
-    def freed(self, count: int) -> tuple[int, int]:
-        """Slots that the program of a free looks at in one go, and pages that it ranks in one go."""
-        return (1024, 256) if count <= 1024 else (2048, 512) if count <= 4096 else (8192, 1024)
+    def steps(self, bs: int) -> tuple[int, int]:
+        """Requests for which one program of a decode answers, 1, 32, 256 or 1024, and its warps."""
+        return (1, 1) if bs == 1 else (32, 1) if bs <= 32 else (256, 2) if bs <= 256 else (1024, 8)
 
-    def span(self, most: int) -> int:
-        """Words of marks, of 32 pages each, that a free in pages up to `most` sums up once."""
-        return 8
+    def freed(self, count: int) -> tuple[int, int, int]:
+        """Slots that the program of a free looks at in one go, pages that it ranks in one go, and its warps."""
+        return (1024, 256, 8) if count <= 1024 else (4096, 512, 16)
+
+    def marked(self, count: int) -> tuple[int, int]:
+        """Slots that a program of a large free marks, and counts of marks that one looks at in one go."""
+        return 256, 1024
+
+    def spans(self, most: int) -> tuple[int, int]:
+        """Words of marks, of 32 pages each, that a free in pages up to `most` counts together: a small, a large one."""
+        return 8, 32 if most <= 1 << 20 else 128
 
     def extend(
         self,
@@ -147,7 +183,7 @@ class TritonEngine:
         total, bs = out.numel(), prefix_lens.numel()
         if total == 0:
             return
-        if total > MOST_TOKENS or page_size > MOST_PAGE:
+        if total > MOST_TOKENS:
             TorchEngine().extend(prefix_lens, seq_lens, last_loc, free_pages, out, page_size)
             return
         prefix, seq = prefix_lens.contiguous(), seq_lens.contiguous()
@@ -156,11 +192,17 @@ class TritonEngine:
             chunk = self.chunk(bs, total)
             programs = bs + (total - 1) // chunk
             constants: tuple[int, ...] = (page_size, self.lanes(bs), chunk, total <= chunk <= 256)
-            self._extend(programs, (prefix, seq, last, free, out), (bs,), constants, 4)
+            self._extend(programs, (prefix, seq, last, free, out), (bs,), constants, self.warps)
             return
-        lanes, rows, wide, share = self.share(bs, total)
-        constants = (page_size, lanes, rows, wide, share)
-        self._shares(-(-total // share), (prefix, seq, last, free, out), (bs,), constants, 4)
+        lanes, warps, rows, wide, share = self.share(bs, total)
+        blocks = -(-bs // lanes)
+        totals = torch.empty(2 * blocks, dtype=torch.int32, device=out.device)
+        if blocks > 1:
+            self._sums(blocks, (prefix, seq, totals), (bs, blocks), (page_size, lanes), warps)
+        constants = (page_size, lanes, self.summed(blocks), rows, wide, share)
+        self._shares(
+            -(-total // share), (prefix, seq, last, free, totals, out), (bs, blocks), constants, self.warps
+        )
 
     def decode(
         self,
@@ -174,31 +216,46 @@ class TritonEngine:
         bs = out.numel()
         if bs == 0:
             return
-        if page_size > MOST_PAGE:
-            TorchEngine().decode(seq_lens, last_loc, free_pages, out, page_size)
-            return
-        lanes = self.steps(bs)
+        lanes, warps = self.steps(bs)
         tensors = (seq_lens.contiguous(), last_loc.contiguous(), free_pages.contiguous(), out)
         constants = (page_size, lanes, bs <= lanes < 1024)
-        self._decode(-(-bs // lanes), tensors, (bs,), constants, max(1, lanes // 128))
+        self._decode(-(-bs // lanes), tensors, (bs,), constants, warps)
 
     def put_before(self, slots: torch.Tensor, listed: PageList, page_size: int) -> None:
         """Put the distinct pages of `slots`, sorted, before a list. Page 0 and pages outside the pool are left out."""
         count = slots.numel()
-        if count > self.most_freed or listed.most > self.most_listed or page_size > MOST_PAGE:
+        if count > MOST_TOKENS or listed.most > self.most_listed:
             TorchEngine().put_before(slots, listed, page_size)
             return
-        span = self.span(listed.most)
         scratch = self._scratch.get((listed.most, slots.device))
         if scratch is None:
-            scratch = Scratch(self.most_freed, listed.most, span, slots.device)
+            scratch = Scratch(self.most_freed, listed.most, self.spans(listed.most), slots.device)
             self._scratch[listed.most, slots.device] = scratch
         ticket = scratch.next_ticket()
+        if count > self.most_freed:
+            self._put_many_before(slots.contiguous(), listed, page_size, scratch, ticket)
+            return
         tensors = (slots.contiguous(), listed.memory, listed.first.base)
         numbers = (count, listed.most, listed.first.offset, listed.memory.numel(), ticket)
-        lanes, few = self.freed(count)
-        self._free(1, tensors, numbers, (page_size, lanes, few, span), 8 if lanes < 8192 else 16, scratch)
+        lanes, few, warps = self.freed(count)
+        constants = (page_size, lanes, few, scratch.spans[0])
+        self._free(1, tensors, numbers, constants, warps, scratch)
         listed.grow_before(listed.first.base, Word(scratch, ticket))
+
+    def _put_many_before(
+        self, slots: torch.Tensor, listed: PageList, page_size: int, scratch: Scratch, ticket: int
+    ) -> None:
+        count, span = slots.numel(), scratch.spans[1]
+        blocks = listed.most // (32 * span) + 1
+        lanes, wide = self.marked(count)
+        counts = torch.zeros(blocks, dtype=torch.int32, device=slots.device)
+        moved = torch.empty(1, dtype=torch.int64, device=slots.device)
+        marks = (slots, scratch.marks, counts)
+        self._mark(-(-count // lanes), marks, (count, listed.most), (page_size, lanes, span), self.warps)
+        tensors = (listed.memory, listed.first.base, scratch.marks, counts, moved, scratch.news)
+        numbers = (listed.first.offset, listed.memory.numel(), blocks, ticket)
+        self._list(blocks, tensors, numbers, (wide, span), self.warps)
+        listed.grow_before(moved, Word(scratch, ticket))
 
 
 class Scratch:
@@ -207,10 +264,14 @@ class Scratch:
     `news` is one number on the host that kernels write. Of lists that share it only the last one freed to is told.
     """
 
-    def __init__(self, slots: int, most: int, span: int, device: torch.device) -> None:
-        """For frees of so many slots at most, in pages up to `most`; a sum for each `span` words of marks."""
-        sums = most // (32 * span) + 1
-        self.marks = torch.zeros(sums * span, dtype=torch.int64, device=device)
+    def __init__(self, slots: int, most: int, spans: tuple[int, int], device: torch.device) -> None:
+        """For frees of so many slots by `free_kernel`, and of any number by others, in pages up to `most`.
+
+        spans: words of marks that are counted together, by one and by the others: powers of two.
+        """
+        self.spans, words = spans, max(spans)
+        sums = most // (32 * spans[0]) + 1
+        self.marks = torch.zeros((most // (32 * words) + 1) * words, dtype=torch.int64, device=device)
         self.sums = torch.zeros(sums, dtype=torch.int32, device=device)
         self.found = torch.empty(slots, dtype=torch.int64, device=device)
         self.news = torch.zeros(1, dtype=torch.int64, pin_memory=device.type == "cuda")
@@ -235,16 +296,3 @@ class Word:
         """The base that this free left, once it is known here."""
         news = int(self.scratch.news.numpy()[0])
         return news & ((1 << TOLD.value) - 1) if news >> TOLD.value == self.ticket else None
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current GPU, which need not be the tensors'."""
-    return torch.cuda.device(device) if device.type == "cuda" and _several() else _HERE
-
-
-@functools.cache
-def _several() -> bool:
-    return torch.cuda.device_count() > 1
-
-
-_HERE = nullcontext()

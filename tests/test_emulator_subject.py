@@ -15,7 +15,6 @@ from impl.engines import LocalEngine
 from impl.paged import PagedAllocator
 from impl.session import Bench
 from impl.subject import Space, own, pool_lists
-from impl.torch_engine import TorchEngine
 from impl.triton_engine import TritonEngine
 from oracle.casefile import CaseFile, dumps, loads
 from oracle.ops import Case, Config, Decode, Extend, Grow, config_sentence
@@ -183,23 +182,17 @@ def test_a_few_cases_take_every_way_through_the_kernels(monkeypatch):
 
         return call
 
-    for name in ("_extend", "_shares", "_decode", "_free"):
+    for name in ("_extend", "_sums", "_shares", "_decode", "_free", "_mark", "_list"):
         monkeypatch.setattr(engine, name, watched(name))
-    put_before = TorchEngine.put_before
-
-    def by_torch(self, slots, listed, page_size):
-        ways.add(("put_before", "by torch"))
-        put_before(self, slots, listed, page_size)
-
-    monkeypatch.setattr(TorchEngine, "put_before", by_torch)
     chosen = own("paged", engine=engine)
     for number in range(100):
         case = generate(SeededSource(number), chosen.space, chosen.traits, "hardened")
         assert judged(chosen, case, "hardened").violation is None
-    kernels = ("_extend", "_shares", "_decode")
+    kernels = ("_extend", "_shares", "_decode", "_list")
     assert ways == {
         *((name, many) for name in kernels for many in ("one program", "several programs")),
-        ("_free", "one round"), ("_free", "several rounds"), ("put_before", "by torch"),
+        *((name, "several programs") for name in ("_sums", "_mark")),
+        ("_free", "one round"), ("_free", "several rounds"),
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from impl.ascend import AscendAllocator
+from impl.base import MOST_PAGE
 from impl.emulator.launch import Emulator
 from impl.kvpool import KVPool, SwaKVPool
 from impl.paged import PagedAllocator, default_engine
@@ -777,7 +778,7 @@ LARGEST = [  # class, slots that index_dtype can number, page size
     (AscendAllocator, 2**31 - 1, 1),
     (AscendAllocator, 2**31 - 1, 16),
     (AscendAllocator, 2**31 - 1, 3),
-    (PagedAllocator, 2**63 - 1, 1 << 32),
+    (PagedAllocator, 2**63 - 1, MOST_PAGE),
 ]
 
 
@@ -789,6 +790,11 @@ def test_the_largest_pool_is_made_and_one_page_more_refused(cls, highest, page_s
     assert made.num_pages == pages
     with pytest.raises(ValueError, match="can number"):
         cls((pages + 1) * page_size, page_size, torch.float32, "meta", None, False, engine=TorchEngine())
+
+
+def test_a_page_larger_than_kernels_count_is_refused():
+    with pytest.raises(ValueError, match="page_size must lie"):
+        PagedAllocator(1 << 40, MOST_PAGE + 1, torch.float32, "meta", None, False, engine=TorchEngine())
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

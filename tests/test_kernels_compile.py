@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = {"cuda": "cubin", "hip": "hsaco"}
-KERNELS = ("extend_kernel", "shares_kernel", "decode_kernel", "free_kernel")
+KERNELS = ("extend_kernel", "sums_kernel", "shares_kernel", "decode_kernel")
+KERNELS += ("free_kernel", "mark_kernel", "list_kernel")
 
 # A process of its own: with TRITON_INTERPRET set, as in the rest of the suite, there is nothing to compile.
 COMPILE = """
@@ -27,13 +28,13 @@ from impl.triton_engine import KERNELS
 targets = {"cuda": GPUTarget("cuda", 90, 32), "hip": GPUTarget("hip", "gfx942", 64)}
 report = {"specialised": [], "binaries": {}}
 constants = {"PAGE": 24, "LANES": 256, "CHUNK": 256, "FEW": 64, "ALONE": False}
-constants |= {"ROWS": 32, "WIDE": 64, "SHARE": 2048, "SPAN": 8}
+constants |= {"SUMS": 32, "ROWS": 32, "WIDE": 64, "SHARE": 2048, "SPAN": 8}
 for name, kernel in KERNELS.items():
     report["specialised"] += [p.name for p in kernel.params if not (p.is_constexpr or p.do_not_specialize)]
     for out in ("i32", "i64"):
         for lens in ("i32", "i64"):
-            types = dict.fromkeys(("out_ptr", "free_ptr", "pages_ptr"), "*" + out) | {"sums_ptr": "*i32"}
-            types |= dict.fromkeys(("bs", "count", "most", "offset", "capacity", "ticket"), "i32")
+            types = dict.fromkeys(("out_ptr", "free_ptr", "pages_ptr"), "*" + out) | dict.fromkeys(("sums_ptr", "totals_ptr", "counts_ptr"), "*i32")
+            types |= dict.fromkeys(("bs", "blocks", "count", "most", "offset", "capacity", "ticket"), "i32")
             types |= dict.fromkeys(("prefix_ptr", "seq_ptr", "last_loc_ptr", "slots_ptr"), "*" + lens)
             types |= dict.fromkeys(constants, "constexpr")
             signature = {argument: types.get(argument, "*i64") for argument in kernel.arg_names}

@@ -184,8 +184,8 @@ def test_the_gate_kills_what_it_can_see_and_nothing_else():
         ("BaseAllocator.__init__", "self.need_sort = need_sort", "(dropped)"): "finding",
         (
             "BaseAllocator.__init__",
-            "1 <= self.page_size <= self.size",
-            "1 < self.page_size <= self.size",
+            "1 <= self.page_size <= min(self.size, MOST_PAGE)",
+            "1 < self.page_size <= min(self.size, MOST_PAGE)",
         ): "broke",
         ("refuse", "8", "9"): "survived",
     }

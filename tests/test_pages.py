@@ -30,6 +30,12 @@ def triton_engine():
     return TritonEngine()
 
 
+def triton_engine_of_large_frees():
+    engine = triton_engine()
+    engine.most_freed = 0
+    return engine
+
+
 def emulated_engine():
     pytest.importorskip("triton")
     from impl.emulator.engine import EmulatedEngine
@@ -37,7 +43,7 @@ def emulated_engine():
     return EmulatedEngine(Emulator())
 
 
-@pytest.fixture(params=[TorchEngine, triton_engine, emulated_engine])
+@pytest.fixture(params=[TorchEngine, triton_engine, triton_engine_of_large_frees, emulated_engine])
 def engine(request):
     return request.param()
 

@@ -11,6 +11,7 @@ import torch
 
 from impl import kernels, proofs, triton_engine
 from impl.ascend import AscendAllocator
+from impl.base import MOST_PAGE
 from impl.paged import PagedAllocator
 from impl.proofs import Formulas, refuted
 
@@ -48,9 +49,9 @@ def test_sums_fit_in_32_bits_up_to_the_longest_extend_and_no_further():
     assert refuted(proofs.sums_fit(kernels.MOST_TOKENS + (1 << 13))) is not None
 
 
-def test_lanes_fit_in_32_bits_up_to_the_largest_page_that_kernels_take():
-    assert refuted(proofs.lanes_fit(kernels.MOST_PAGE)) is None
-    assert refuted(proofs.lanes_fit(kernels.MOST_PAGE + (1 << 13))) is not None
+def test_lanes_fit_in_32_bits_up_to_the_largest_page_of_a_pool():
+    assert refuted(proofs.lanes_fit(MOST_PAGE)) is None
+    assert refuted(proofs.lanes_fit(MOST_PAGE + (1 << 13))) is not None
 
 
 def test_the_formulas_are_those_of_the_kernels():

@@ -154,6 +154,18 @@ NEIGHBOURS_ALONE = Patch(
     "new = turn & ((tl.where(turn, marked, 0) & bit) == 0)",
     "new = turn",
 )
+MARKS_STAY = Patch(
+    "The first program of a large free leaves its marks, so that the next free does not count those pages.",
+    "large frees",
+    "mask=marks != 0)",
+    "mask=(marks != 0) & (own > 0))",
+)
+LISTS_ALONE = Patch(
+    "Each program of a large free lists its pages as if it were the first.",
+    "large frees",
+    "before += tl.sum(tl.where(j < own, counts, 0), 0)",
+    "before += 0",
+)
 
 PAGES = (2, 3, 4, 8, 16, 64)
 DEFECTS = (
@@ -184,5 +196,7 @@ DEFECTS = (
     Defect("kernel-share", "paged", SHARE, "GUARD ALIGN UNIQUE RANGE EXHAUST", shortest=1),
     Defect("kernel-first-again", "paged", FIRST_AGAIN, "GUARD ALIGN UNIQUE RANGE EXHAUST", shortest=1),
     Defect("kernel-neighbours", "paged", NEIGHBOURS_ALONE, "GUARD UNIQUE CONSERVE GROUP", shortest=3),
+    Defect("kernel-marks-stay", "paged", MARKS_STAY, "GUARD UNIQUE CONSERVE GROUP", shortest=4),
+    Defect("kernel-lists-alone", "paged", LISTS_ALONE, "GUARD UNIQUE CONSERVE GROUP", shortest=2),
     Defect("kernel-second-slot", "paged", SECOND_SLOT, "GUARD ALIGN UNIQUE RANGE EXHAUST", page_sizes=PAGES, shortest=2),
 )  # fmt: skip

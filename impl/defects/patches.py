@@ -39,6 +39,7 @@ RUNNERS = {
     "formula": Runner("impl.defects.formula", lambda module: module.FormulaEngine()),
     "kernels": Runner("impl.kernels", _emulated),
     "free": Runner("impl.free_kernel", _emulated),
+    "large frees": Runner("impl.free_many_kernels", _emulated),
 }
 
 

@@ -23,7 +23,7 @@ class EmulatedEngine(TritonEngine):
     requests and slots are many already, so that small batches and frees take all ways.
     """
 
-    most_freed = 32
+    most_freed = 16
 
     def __init__(self, emulator: Emulator, kernels: Mapping[str, Any] = KERNELS) -> None:
         super().__init__({name: emulator.kernel(kernel) for name, kernel in kernels.items()})
@@ -37,25 +37,33 @@ class EmulatedEngine(TritonEngine):
         """Requests that one program of an extend by one launch sums up."""
         return next_power_of_2(bs)
 
-    def share(self, bs: int, total: int) -> tuple[int, int, int, int]:
+    def share(self, bs: int, total: int) -> tuple[int, int, int, int, int]:
         """How an extend of many requests is shared among programs."""
-        return _narrow(bs, 2), 2, 4, _narrow(total, 4)
+        return _narrow(bs, 2), 1, 2, 4, _narrow(total, 4)
 
-    def steps(self, bs: int) -> int:
+    def summed(self, blocks: int) -> int:
+        """Sums of blocks that a program of an extend looks at in one go."""
+        return 2
+
+    def steps(self, bs: int) -> tuple[int, int]:
         """Requests for which one program of a decode answers."""
-        return _narrow(bs, 2)
+        return _narrow(bs, 2), 1
 
     def chunk(self, bs: int, total: int) -> int:
         """Tokens of one request that one program of an extend writes."""
         return _narrow(total, 4)
 
-    def freed(self, count: int) -> tuple[int, int]:
+    def freed(self, count: int) -> tuple[int, int, int]:
         """Slots that the program of a free looks at in one go, and pages that it ranks in one go."""
-        return 8, 4
+        return 8, 4, 1
 
-    def span(self, most: int) -> int:
-        """Words of marks that a free sums up once: a pool has many sums, or some of several words."""
-        return 1 + most % 2
+    def marked(self, count: int) -> tuple[int, int]:
+        """Slots that a program of a large free marks, and counts of marks that one looks at in one go."""
+        return _narrow(count, 4), 2
+
+    def spans(self, most: int) -> tuple[int, int]:
+        """Words of marks that a free counts together: a pool has many counts, or some of several words."""
+        return 1 + most % 2, 2 - most % 2
 
     def extend(
         self,
