@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from impl.paged import PagedAllocator
+from impl.pages import PageList
 from impl.torch_engine import TorchEngine
 from impl.triton_engine import TritonEngine
 
@@ -38,6 +39,25 @@ def engines_agree(grow: list[int], page_size: int, highest: int, device: str) ->
             (engine.decode if decode else engine.extend)(*lengths, last.to(device), free, out, page_size)
             answers.append(out)
         assert torch.equal(*answers), (len(grow), page_size, decode)
+
+
+def frees_agree(slots: int, page_size: int, most: int, shuffled: bool, device: str) -> None:
+    """Both engines give back the pages of so many slots, twice, to a list of pages up to `most`."""
+    pages = torch.randperm(most, device=device)[: -(-slots // page_size)] + 1
+    pages = pages if shuffled else pages.sort().values
+    freed = (pages[:, None] * page_size + torch.arange(page_size, device=device)).reshape(-1)
+    if shuffled:
+        freed = freed[torch.randperm(freed.numel(), device=device)]
+    others = torch.arange(1, most + 1, device=device)
+    others = others[~torch.isin(others, pages)]
+    lists = [PageList.of(others, most) for _ in range(2)]
+    for _ in range(2):
+        for engine, listed in zip((TritonEngine(), TorchEngine()), lists, strict=True):
+            engine.put_before(freed, listed, page_size)
+        assert torch.equal(*(listed.listed for listed in lists)), (slots, page_size, most)
+        assert len(lists[0]) == most
+        for listed in lists:
+            listed.drop(pages.numel())
 
 
 class Judge:
@@ -153,6 +173,17 @@ def main() -> int:
         ):
             engines_agree(grow, page_size, (1 << 33) // page_size, arguments.device)
     say("prompts of 4M and batches of 16,384 requests, slots up to 2^33: both engines agree")
+    for slots, page_size, most in (
+        (70_000, 1, 1 << 22),
+        (1 << 18, 16, 1 << 18),
+        (20_000, 16, 3000),
+        (300_000, 64, 1 << 16),
+        (1 << 18, 24, 100_000),
+        (1 << 20, 16, 1 << 23),
+    ):
+        for shuffled in (False, True):
+            frees_agree(slots, page_size, most, shuffled, arguments.device)
+    say("frees of up to a million slots at once, in lists of up to 8 million pages: both engines agree")
     for page_size in (1, 16, 64):
         huge(page_size, arguments.device)
         say(f"a pool of more than 2^31 slots, page size {page_size}: right at its far end")
