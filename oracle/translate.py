@@ -14,12 +14,12 @@ from oracle import ops
 from oracle.holdings import Adopted, Holdings
 from oracle.ledger import Ledger
 from oracle.ops import Config, Grow, Operation, Part
-from oracle.rawcall import RawCall, Runs
+from oracle.parts import Piece, owners, parts_of, plain
+from oracle.rawcall import RawCall
 from oracle.rebuilt import rebuilt
 from oracle.traits import Traits
-from oracle.world import NO_TOKEN, NOTHING, BatchCall, Request, Step, World, misused
+from oracle.world import NO_TOKEN, BatchCall, Request, Step, World, misused
 
-Piece = tuple[int, int, int]  # page, first offset, offset behind the last one
 SNAPSHOT = "snapshot"
 
 
@@ -325,60 +325,25 @@ class Translator:
     # -- frees -----------------------------------------------------------------------------------------
 
     def _free(self, call: RawCall) -> Translated:
-        parts, wrong = self._parts(call.slots)
+        parts, wrong = self._parts(call)
         for rule in ("negative", "padding", "foreign"):
             if rule in wrong:
                 return self._step(ops.Free((), rule), ())
         if "twice" in wrong:
             return self._twice(wrong["twice"])
-        return self._step(ops.Free(_plain(parts, self._now.requests)), _owners(parts))
+        return self._step(ops.Free(plain(parts, self._now.requests)), owners(parts))
 
     def _free_swa(self, call: RawCall) -> Translated:
-        parts, _ = self._parts(call.slots)
+        parts, _ = self._parts(call)
         if call.slots and not parts:
             raise Untranslatable("the window half of slots that nobody holds is freed")
-        return self._step(ops.FreeSwa(_plain(parts, self._now.requests)), _owners(parts))
+        return self._step(ops.FreeSwa(plain(parts, self._now.requests)), owners(parts))
 
-    def _parts(self, slots: Runs) -> tuple[list[Part], dict[str, list[Piece]]]:
-        """Slots as parts of the requests that hold them, and those that nobody holds, by what is wrong there."""
-        now, size = self._now, self.config.page_size
-        parts: list[Part] = []
-        wrong: dict[str, list[Piece]] = {}
-        slack: dict[int, None] = {}
-        named: set[int] = set()
-        given = now.group.parts if now.group is not None else NOTHING
-        for page, low, high in _pieces(slots, size):
-            # Of a page of before nobody knows how far it is filled: a group may give it up in several parts.
-            holder = self._holder(page, size)
-            if holder is None:
-                wrong.setdefault(self._wrong_with(page), []).append((page, low, high))
-                continue
-            uid, name, place = holder
-            request = now.requests[name]
-            live = min(size, request.length - request.base - place * size)
-            if uid in given and any(given[uid] >> k & 1 for k in range(low, min(high, live))):
-                wrong.setdefault("twice", []).append((page, low, high))
-                continue
-            if low >= live:
-                slack[page] = None
-                continue
-            named.add(page)
-            _join(parts, name, place * size + low, place * size + min(high, live))
-        for page in slack:
-            if page not in named:
-                # No live slot of the page is named, and the page goes all the same: as if its last one were.
-                _, name, place = now.owner[page]
-                request = now.requests[name]
-                live = min(size, request.length - request.base - place * size)
-                _join(parts, name, place * size + live - 1, place * size + live)
-        return parts, wrong
-
-    def _wrong_with(self, page: int) -> str:
-        if page < 0:
-            return "negative"
-        if page == 0:
-            return "padding"
-        return "twice" if page <= self.config.pages else "foreign"
+    def _parts(self, call: RawCall) -> tuple[list[Part], dict[str, list[Piece]]]:
+        # Of a page of before nobody knows how far it is filled: a group may give it up in several parts.
+        return parts_of(
+            call.slots, self.config, self._now, lambda page: self._holder(page, self.config.page_size)
+        )
 
     def _twice(self, pieces: list[Piece]) -> Translated:
         """A free of what is free. Other pages may have been handed out since, so a case frees new ones twice."""
@@ -407,37 +372,3 @@ def _flaw(call: RawCall, prefix: tuple[int, ...], size: int) -> str:
         return "new pages"
     lasts = zip(prefix, call.seq, call.last, strict=True)
     return "last_loc" if any(s > p and (last + 1 - p) % size for p, s, last in lasts) else ""
-
-
-def _pieces(slots: Runs, size: int) -> list[Piece]:
-    """Runs of slots, cut at the ends of pages."""
-    pieces: list[Piece] = []
-    for first, count in slots:
-        end = first + count
-        while first < end:
-            page, low = divmod(first, size)
-            high = min(size, low + end - first)
-            pieces.append((page, low, high))
-            first += high - low
-    return pieces
-
-
-def _join(parts: list[Part], name: str, start: int, stop: int) -> None:
-    if parts and parts[-1].request == name and parts[-1].stop == start:
-        parts[-1] = Part(name, parts[-1].start, stop)
-    else:
-        parts.append(Part(name, start, stop))
-
-
-def _plain(parts: list[Part], requests: dict[str, Request]) -> tuple[Part, ...]:
-    """The parts as a person would write them: without an end where they go to the end."""
-    return tuple(
-        Part(p.request, p.start)
-        if p.stop is not None and p.stop >= requests[p.request].length - requests[p.request].base
-        else p
-        for p in parts
-    )
-
-
-def _owners(parts: list[Part]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.request for part in parts))
