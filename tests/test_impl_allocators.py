@@ -1,6 +1,5 @@
 """Do the production allocators do what SPEC.md says? Expectations by hand, and the engines compared."""
 
-import os
 import random
 import subprocess
 import sys
@@ -11,30 +10,13 @@ import torch
 
 from impl.ascend import AscendAllocator
 from impl.base import MOST_PAGE
-from impl.emulator.launch import Emulator
 from impl.kvpool import KVPool, SwaKVPool
 from impl.paged import PagedAllocator, default_engine
 from impl.seed_form import SeedForm
 from impl.swa import SwaAllocator
 from impl.token import TokenAllocator
 from impl.torch_engine import TorchEngine
-
-
-def triton_engine():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    pytest.importorskip("triton")
-    from impl.triton_engine import TritonEngine
-
-    if os.environ["TRITON_INTERPRET"] != "1":
-        pytest.skip("needs the interpreter")
-    return TritonEngine()
-
-
-def emulated_engine():
-    pytest.importorskip("triton")
-    from impl.emulator.engine import EmulatedEngine
-
-    return EmulatedEngine(Emulator())
+from tests.kernel_engines import emulated_engine, triton_engine
 
 
 @pytest.fixture(params=[TorchEngine, triton_engine, emulated_engine])

@@ -1,6 +1,5 @@
 """What comes back to a list of pages, in what order, and what of it waits for the device: by every engine."""
 
-import os
 import random
 
 import pytest
@@ -8,39 +7,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from impl.ascend import AscendAllocator
-from impl.emulator.launch import Emulator
 from impl.paged import PagedAllocator
 from impl.pages import PageList, Place
 from impl.state import State
 from impl.swa import SwaAllocator
 from impl.token import TokenAllocator
 from impl.torch_engine import TorchEngine
+from tests.kernel_engines import emulated_engine, triton_engine, triton_engine_of_large_frees
 
 MOST = 3000  # more than one sum of the kernel's marks
 WAITS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "is_nonzero", "item", "equal")
-
-
-def triton_engine():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    pytest.importorskip("triton")
-    from impl.triton_engine import TritonEngine
-
-    if os.environ["TRITON_INTERPRET"] != "1":
-        pytest.skip("needs the interpreter")
-    return TritonEngine()
-
-
-def triton_engine_of_large_frees():
-    engine = triton_engine()
-    engine.most_freed = 0
-    return engine
-
-
-def emulated_engine():
-    pytest.importorskip("triton")
-    from impl.emulator.engine import EmulatedEngine
-
-    return EmulatedEngine(Emulator())
 
 
 @pytest.fixture(params=[TorchEngine, triton_engine, triton_engine_of_large_frees, emulated_engine])
