@@ -6,7 +6,7 @@ compares is made of three. None asks whether the finding is still there; each le
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
 
@@ -27,17 +27,67 @@ def without_two(pieces: Pieces) -> Iterator[Pieces]:
             yield _without(pieces, {places[first], places[second]})
 
 
+def with_one_moved(pieces: Pieces) -> Iterator[Pieces]:
+    """Without an operation, and another one at another place of its piece; of few operations only."""
+    if sum(map(len, pieces)) > FEW // 2 + 1:
+        return
+    for at, piece in enumerate(pieces):
+        for left_out in range(len(piece)):
+            rest = [*piece[:left_out], *piece[left_out + 1 :]]
+            for place, operation in enumerate(rest):
+                others = [*rest[:place], *rest[place + 1 :]]
+                for to in range(len(rest)):
+                    if to != place:
+                        moved = (*others[:to], operation, *others[to:])
+                        yield (*pieces[:at], moved, *pieces[at + 1 :])
+
+
 def two_as_one(pieces: Pieces, config: Config) -> Iterator[Pieces]:
     """Two operations as one, in the place of either; where there are many, of neighbours alone."""
     far = FEW if sum(map(len, pieces)) <= FEW else 1
     for at, piece in enumerate(pieces):
         for first in range(len(piece)):
             for second in range(first + 1, min(first + far, len(piece) - 1) + 1):
-                for joined in _joined(piece[first], piece[second], config):
-                    for place in dict.fromkeys((second - 1, first)):
-                        rest = [*piece[:first], *piece[first + 1 : second], *piece[second + 1 :]]
-                        yield (*pieces[:at], (*rest[:place], joined, *rest[place:]), *pieces[at + 1 :])
+                yield from _pair_as_one(pieces, at, first, second, config)
                 yield from _one_request(pieces, at, first, second)
+
+
+def _pair_as_one(pieces: Pieces, at: int, first: int, second: int, config: Config) -> Iterator[Pieces]:
+    for alike in (pieces, *_with_new_requests(pieces, at, first, second)):
+        piece = alike[at]
+        rest = [*piece[:first], *piece[first + 1 : second], *piece[second + 1 :]]
+        for joined in _joined(piece[first], piece[second], config):
+            for place in dict.fromkeys((second - 1, first)):
+                yield (*alike[:at], (*rest[:place], joined, *rest[place:]), *alike[at + 1 :])
+
+
+def _with_new_requests(pieces: Pieces, at: int, first: int, second: int) -> Iterator[Pieces]:
+    """The same where a name that stands for one request, and later for another, is two names."""
+    one, other = ({item.request for item in _growth(pieces[at][place])} for place in (first, second))
+    if one & other and second > first + 1:
+        new = {name: f"{name}'" for name in one & other}
+        yield tuple(
+            tuple(
+                renamed(o, lambda name: new.get(name, name)) if (n, p) >= (at, second) else o
+                for p, o in enumerate(piece)
+            )
+            for n, piece in enumerate(pieces)
+        )
+
+
+def renamed(operation: Operation, new: Callable[[str], str]) -> Operation:
+    """The same operation of requests with other names."""
+    match operation:
+        case Extend(batch):
+            items = (replace(item, request=new(item.request), prefix=new(item.prefix)) for item in batch)
+            return replace(operation, batch=tuple(items))
+        case ops.Decode(requests):
+            return replace(operation, requests=tuple(map(new, requests)))
+        case Free(parts) | FreeSwa(parts):
+            return replace(operation, parts=tuple(replace(p, request=new(p.request)) for p in parts))
+        case Alloc(request) | Cut(request) | ops.CopyOut(request) | ops.CopyIn(request):
+            return replace(operation, request=new(request))
+    return operation
 
 
 def _without(pieces: Pieces, places: set[tuple[int, int]]) -> Pieces:
@@ -144,16 +194,21 @@ def _named_by_one(operation: Operation, kept: str, gone: str, tokens: int) -> Op
 
 
 def with_another_pool(case: Case) -> Iterator[Case]:
-    """Without one operation, or two, on a pool that is smaller by what they took, or has a page more or less."""
+    """Without one operation, or two, on a pool that is smaller by what they took, or has a page more or less.
+
+    Or on one that keeps what is freed in another list.
+    """
     config, operations = case.config, case.operations
     for left_out in (*((place,) for place in range(len(operations))), *_couples(len(operations))):
         rest = tuple(o for place, o in enumerate(operations) if place not in left_out)
         tokens = sum(item.tokens for place in left_out for item in _growth(operations[place]))
         taken = -(-tokens // config.page_size)
-        for pages, window in dict.fromkeys(((-taken, -taken), (-1, -1), (1, 1), (0, 1), (1, 0))):
+        changes = ((-taken, -taken), (1, 1), *(((-1, -1), (0, 1), (1, 0)) if len(left_out) == 1 else ()))
+        for pages, window in dict.fromkeys(changes):
             pool = _pool(config, pages, window if config.swa_pages else 0)
             if pool is not None and pool != config:
                 yield Case(pool, rest)
+        yield Case(replace(config, need_sort=not config.need_sort), rest)
 
 
 def _couples(count: int) -> Iterator[tuple[int, int]]:

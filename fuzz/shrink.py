@@ -115,9 +115,11 @@ def _smaller_pairs(pair: Pair) -> Iterator[Pair]:
 
 
 def _with_fewer(case: Case) -> Iterator[Case]:
-    """The same in fewer operations: two dropped, or two as one, or all as one, or one dropped with its pages."""
+    """The same in fewer operations: what no step that leaves out one thing alone comes to."""
     pieces = (case.operations,)
-    for candidates in (fewer.without_two(pieces), fewer.two_as_one(pieces, case.config)):
+    for candidates in (
+        fewer.without_two(pieces), fewer.two_as_one(pieces, case.config), fewer.with_one_moved(pieces)
+    ):  # fmt: skip
         yield from (replace(case, operations=operations) for (operations,) in candidates)
     yield from fewer.all_at_once(case)
     yield from fewer.with_another_pool(case)
@@ -206,6 +208,7 @@ def _simpler(operation: Operation, config: Config) -> Iterator[Operation]:
     """Simpler forms of one operation; each is strictly smaller, so that shrinking ends."""
     match operation:
         case Extend(batch, flaw):
+            yield Extend((), flaw)
             for grown in _fewer(batch):
                 yield Extend(grown, flaw)
             for place, item in enumerate(batch):
@@ -217,6 +220,7 @@ def _simpler(operation: Operation, config: Config) -> Iterator[Operation]:
                     shorter = Grow(item.request, tokens, item.prefix)
                     yield Extend((*batch[:place], shorter, *batch[place + 1 :]), flaw)
         case ops.Decode(requests, flaw):
+            yield ops.Decode((), flaw)
             for names in _fewer(requests):
                 yield ops.Decode(names, flaw)
             for place in range(len(requests)):
@@ -278,18 +282,4 @@ def _renamed(case: Case) -> Iterator[Case]:
             names[name] = NAMES[len(names)] if len(names) < len(NAMES) else f"R{len(names)}"
         return names.get(name, name)
 
-    renamed: list[Operation] = []
-    for o in case.operations:
-        match o:
-            case Extend():
-                items = (replace(g, request=new(g.request), prefix=new(g.prefix)) for g in o.batch)
-                renamed.append(replace(o, batch=tuple(items)))
-            case ops.Decode():
-                renamed.append(replace(o, requests=tuple(map(new, o.requests))))
-            case Free() | FreeSwa():
-                renamed.append(replace(o, parts=tuple(replace(p, request=new(p.request)) for p in o.parts)))
-            case Alloc() | Cut() | ops.CopyOut() | ops.CopyIn():
-                renamed.append(replace(o, request=new(o.request)))
-            case _:
-                renamed.append(o)
-    yield replace(case, operations=tuple(renamed))
+    yield replace(case, operations=tuple(fewer.renamed(o, new) for o in case.operations))

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import fuzz.shrink_file as shrink_file
 from fuzz.cli import main
 from fuzz.cut import cut
-from fuzz.minimal import shorter
+from fuzz.minimal import shortest
 from fuzz.shrink import Shrinker
 from fuzz.trace_case import case_of
 from impl.defects.catalogue import CATALOGUE
@@ -75,8 +75,8 @@ def test_a_long_trace_shrinks_to_the_minimum_or_one_above(name, tmp_path):
     case = shrunk.file.case
     # What the trace shows first may be another finding than the shortest, with a minimum of its own.
     key = shrunk.violation.key
-    proven, shortest = shorter(fault.subject(), case, "contract", key)
-    least = len(shortest.operations) if proven else fault.shortest
+    known = shortest(fault.subject(), case, "contract", key)
+    least = known.least if known.proven else fault.shortest
     assert len(case.operations) <= least + 1
     assert judged(fault.subject(), case, "contract").violation.key == shrunk.violation.key
 
