@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
 
+from fuzz.cut import names_in
 from oracle import ops
 from oracle.ops import Alloc, Case, Config, Cut, Extend, Free, FreeSwa, Grow, Operation, Part
+from properties.workload import NAMES
 
 FEW = 12  # operations of a case in which all pairs are tried
 Pieces = tuple[tuple[Operation, ...], ...]
@@ -65,7 +67,9 @@ def _with_new_requests(pieces: Pieces, at: int, first: int, second: int) -> Iter
     """The same where a name that stands for one request, and later for another, is two names."""
     one, other = ({item.request for item in _growth(pieces[at][place])} for place in (first, second))
     if one & other and second > first + 1:
-        new = {name: f"{name}'" for name in one & other}
+        used = {name for piece in pieces for operation in piece for name in names_in(operation)}
+        unused = (name for name in NAMES if name not in used)
+        new = dict(zip(sorted(one & other), unused, strict=False))
         yield tuple(
             tuple(
                 renamed(o, lambda name: new.get(name, name)) if (n, p) >= (at, second) else o

@@ -8,7 +8,7 @@ from dataclasses import replace
 from impl.subject import Subject
 from oracle import ops
 from oracle.ledger import Ledger
-from oracle.ops import Operation
+from oracle.ops import Operation, Part
 from oracle.world import World
 from properties.alphabet import Alphabet
 from properties.relations import Pair
@@ -63,10 +63,11 @@ def _choices(pair: Pair, at: int, alphabet: Alphabet) -> list[Operation]:
     before, between, _ = pair.pieces
     run = (before, before + between, pair.cases()[0].operations)[at]
     made = [step.operation for step in alphabet.steps(_world(run, alphabet.ledger))]
-    kind = {"frees": ops.Free, "extends": ops.Extend}.get(pair.relation.middle) if at == 1 else None
-    if kind is ops.Extend and between:
-        return []  # a relation makes one batch of all
-    return [operation for operation in made if kind is None or isinstance(operation, kind)]
+    if at != 1 or pair.relation.middle == "any":
+        return made
+    if pair.relation.middle == "frees":  # of whole requests, as they are drawn
+        return [o for o in made if isinstance(o, ops.Free) and all(p == Part(p.request) for p in o.parts)]
+    return [] if between else [o for o in made if isinstance(o, ops.Extend)]  # one batch is made of all
 
 
 def _world(operations: tuple[Operation, ...], ledger: Ledger) -> World:

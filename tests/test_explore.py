@@ -631,6 +631,23 @@ def test_the_shortest_case_of_a_finding_is_found_and_proven(name, config, operat
     assert (len(known.case.operations), known.least, known.proven) == (least, least, True)
 
 
+@pytest.mark.parametrize("relation", RELATIONS, ids=lambda relation: relation.name)
+@pytest.mark.parametrize("need_sort", [False, True])
+def test_no_short_pair_is_wrong_on_a_sound_subject(relation, need_sort):
+    subject, asked = own("paged"), []
+    merges = ((Merge(),) * 2, (), (Merge(),))
+
+    def holds(pair):
+        asked.append(pair)
+        return compare(subject, pair, "contract")[0] is not None
+
+    if relation.sorts and not need_sort:
+        return
+    pair = Pair(relation, Config("paged", 2, 2, need_sort=need_sort), merges)
+    assert shortest_pair(subject, pair, holds, limit=300)[0] == pair
+    assert len(asked) > 200
+
+
 @pytest.mark.parametrize(
     ("name", "config"),
     [

@@ -45,7 +45,7 @@ def extend(**tokens):
         (TOKEN, (Cut("A", 1), Cut("A", 2)), (Cut("A", 3),)),
         (PAGED, (FreeSwa(A), FreeSwa(B)), (FreeSwa(A + B),)),
         # A name that stands for another request later is another name there.
-        (PAGED, (extend(A=6), Free(A), Decode(("A",)), Cut("A", 1)), (Extend((Grow("A", 6), Grow("A'", 1))), Free(A), Cut("A'", 1))),
+        (PAGED, (extend(A=6), Free(A), Decode(("A",)), Cut("A", 1)), (Extend((Grow("A", 6), Grow("B", 1))), Free(A), Cut("B", 1))),
         # What two requests have, as one request's.
         (TOKEN, (Alloc("A", 1), Alloc("B", 2), Free(B), Free(A)), (Alloc("A", 3), Cut("A", 2), Free(A))),
         (TOKEN, (Alloc("A", 1), Alloc("B", 2), Free(A), Free(B)), (Alloc("B", 3), Cut("B", 1), Free(B))),

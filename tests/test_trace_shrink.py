@@ -199,7 +199,8 @@ def test_neighbours_become_one():
 
     def holds(candidate):
         end = [s for s in plan(candidate, ANY) if not s.probe]
-        return bool(end) and [r.length for r in end[-1].after.requests.values()] == [2, 3]
+        decoded = sum(len(s.operation.requests) for s in end if isinstance(s.operation, Decode))
+        return decoded == 2 and [r.length for r in end[-1].after.requests.values()] == [2, 3]
 
     case = Shrinker(holds, local("paged").space).shrink(Case(Config("paged", 4, 4), operations))
     assert case.operations == (Extend((Grow("A", 1), Grow("B", 2))), Decode(("A", "B")))
