@@ -44,8 +44,8 @@ def shortest(subject: Subject, case: Case, level: str, key: Key, limit: int | No
     """The shortest case with the finding of this `key` on the same pool, as far as `limit` transitions go.
 
     Shorter cases are looked for in the alphabet and the case's own operations, of as many requests as the case
-    has, from two to four. Where
-    states can't be kept (K and V, and pools in which not every state is looked at) they are run one by one.
+    has, from two to four. Where states can't be kept (K and V, and pools in which not every state is looked at)
+    they are run one by one.
     """
     if not case.operations:
         return Shortest(case, 0)
