@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from fuzz.findings import Finding
-from fuzz.minimal import shorter
+from fuzz.minimal import shortest
+from fuzz.minimal_pair import shortest_pair
 from fuzz.shrink import Shrinker, shrink_pair
 from impl.engines import EngineSubject
 from impl.subject import Subject
@@ -158,8 +159,10 @@ def _shapes_to_leave_out(finding: Finding, subject: Subject, level: str) -> list
     return sorted(found, key=lambda shape: (common[shape], shape))
 
 
-def shrunk(task: Task, subject: Subject | EngineSubject, level: str, broken: Broken) -> Finding:
-    """The finding with the smallest case that has it."""
+def shrunk(
+    task: Task, subject: Subject | EngineSubject, level: str, broken: Broken, limit: int | None = None
+) -> Finding:
+    """The finding with the smallest case that has it. limit: of the search for a shorter one (`fuzz.minimal`)."""
     key = _key(broken)
     plain = Finding(task.subject, level, task.check, _violation(broken.outcome.violation))
     if isinstance(broken, BatchBroken):
@@ -176,14 +179,15 @@ def shrunk(task: Task, subject: Subject | EngineSubject, level: str, broken: Bro
         return violation is not None and violation.key == key
 
     case = Shrinker(holds, allocator.space).shrink(broken.outcome.case)
-    minimal, case = shorter(allocator, case, level, key)
-    outcome = judged(allocator, case, level, keep=True)
+    known = shortest(allocator, case, level, key, limit)
+    outcome = judged(allocator, known.case, level, keep=True)
     return replace(
         plain,
         violation=outcome.violation or plain.violation,
-        case=case,
-        minimal=minimal,
-        claims=allocator.traits(case.config),
+        case=known.case,
+        minimal=known.proven or None,
+        least=known.least,
+        claims=allocator.traits(known.case.config),
         answers=outcome.answers,
     )
 
@@ -193,7 +197,7 @@ def _shrunk_pair(plain: Finding, subject: Subject, level: str, pair: Pair, key: 
         violation, _ = compare(subject, candidate, level)
         return violation is not None and violation.key == key
 
-    pair = shrink_pair(pair, holds)
+    pair, least = shortest_pair(subject, shrink_pair(pair, holds), holds)
     runs = pair.runs()
     violation, first, second = compare_runs(subject, runs, level)
     return replace(
@@ -202,6 +206,8 @@ def _shrunk_pair(plain: Finding, subject: Subject, level: str, pair: Pair, key: 
         case=runs.left,
         other=runs.right.operations,
         relation=pair.relation.name,
+        minimal=len(runs.left.operations) <= least or None,
+        least=least,
         claims=subject.traits(pair.config),
         answers=first.answers,
         other_answers=second.answers,

@@ -103,9 +103,9 @@ def _probe(subject: LocalSubject, question: Question, states: States) -> list[Vi
 
 
 def _expand(
-    subject: LocalSubject, question: Question, states: States, but: frozenset[int] = frozenset()
+    subject: LocalSubject, question: Question, states: States, last: bool, but: frozenset[int] = frozenset()
 ) -> list[Expanded]:
-    return walker_of(subject, question).expand(states, but)
+    return walker_of(subject, question).expand(states, but, last)
 
 
 def _operations(subject: LocalSubject, question: Question, path: Path) -> tuple[Operation, ...]:
@@ -122,32 +122,25 @@ def explore(
     depth: int | None = None,
     limit: int | None = None,
     workers: Workers | None = None,
-    wanted: Callable[[Violation], bool] | None = None,
     progress: Progress | None = None,
 ) -> Explored:
     """Search until the world closes, a fault is there, `depth` is reached, or `limit` transitions are made.
 
-    Misuse that harms is found on the way, and does not end the search. wanted: the finding that alone counts.
+    Misuse that harms is found on the way, and does not end the search. Where one finding alone counts
+    (`Question.key`), it is the only one that is named, and ends it.
     HarnessError where a finding is not there again when its case is run by itself, ElsewhereError where a state is
     not the same again.
     """
     workers = workers or Workers([subject])
     try:
-        return _Search(subject, question, workers, wanted).run(depth, limit, progress)
+        return _Search(subject, question, workers).run(depth, limit, progress)
     except SharesMemoryError:
-        return _Search(subject, replace(question, answers=True), workers, wanted).run(depth, limit, progress)
+        return _Search(subject, replace(question, answers=True), workers).run(depth, limit, progress)
 
 
 class _Search:
-    def __init__(
-        self,
-        subject: Subject,
-        question: Question,
-        workers: Workers,
-        wanted: Callable[[Violation], bool] | None,
-    ) -> None:
+    def __init__(self, subject: Subject, question: Question, workers: Workers) -> None:
         self.subject, self.question, self.workers = subject, question, workers
-        self.wanted = wanted
         self.settled: set[tuple[str, ...]] = set()
         self.result = Explored(question)
         self.numbers: dict[bytes, int] = {}
@@ -171,9 +164,10 @@ class _Search:
                 progress(result)
             if self._ends() or not frontier or result.depth == depth:
                 break
-            failed = {path for path, _ in wrong}
+            # Where another finding shows at a case's end, the one that counts may show before that in a longer case.
+            failed = set() if self.question.key else {path for path, _ in wrong}
             shares = [[s for s in share if s[1] not in failed] for share in shares]
-            frontier, wrong = self._expand_all(shares, limit)
+            frontier, wrong = self._expand_all(shares, limit, last=result.depth + 1 == depth)
             if result.cut:
                 break
             result.depth += 1
@@ -211,7 +205,7 @@ class _Search:
         return [(path, violation) for path, violation in pairs if violation is not None]
 
     def _expand_all(
-        self, shares: list[States], limit: int | None
+        self, shares: list[States], limit: int | None, last: bool
     ) -> tuple[list[tuple[bytes, Path, int]], list[tuple[Path, Violation]]]:
         """One level: the states behind it that are new, in an order that no number of workers changes."""
 
@@ -221,9 +215,9 @@ class _Search:
             for at in range(0, len(states), CHUNK):
                 chunk = states[at : at + CHUNK]
                 try:
-                    answers = self.workers.ask(worker, _expand, self.question, chunk)
+                    answers = self.workers.ask(worker, _expand, self.question, chunk, last)
                 except DiedError:
-                    answers = [self._survived(worker, state) for state in chunk]
+                    answers = [self._survived(worker, state, last) for state in chunk]
                 done += [(path, answer, worker) for (_, path), answer in zip(chunk, answers, strict=True)]
                 made += sum(answer.transitions for answer in answers)
                 if limit is not None and made > limit:
@@ -260,29 +254,48 @@ class _Search:
         operations = self.workers.ask(worker, _operations, self.question, path)
         return judged(self.subject, Case(self.question.config, operations), self.question.level).violation
 
-    def _survived(self, worker: int, state: tuple[bytes, Path]) -> Expanded:
+    def _survived(self, worker: int, state: tuple[bytes, Path], last: bool) -> Expanded:
         """A state from which some operation ends the process: each is tried alone, then those that do not."""
         _, path = state
         try:
-            return self.workers.ask(worker, _expand, self.question, [state])[0]
+            return self.workers.ask(worker, _expand, self.question, [state], last)[0]
         except DiedError:
             count = self.workers.ask(worker, _choices, self.question, path)
         alone = ((place, self._alone(worker, (*path, place))) for place in range(count))
         deaths = [(place, wrong) for place, wrong in alone if wrong is not None and wrong.code == "GUARD"]
         if not deaths:
             raise HarnessError("a worker process died, and no operation by itself ends one")
+        # Some die only of what every case ends with: those are walked on from.
+        at_once = [(place, wrong) for place, wrong in deaths if wrong.index == len(path)]
+        try:
+            answer = self._expand_but(worker, state, last, at_once)
+        except DiedError:
+            answer = self._expand_but(worker, state, last, deaths)
+        return answer
+
+    def _expand_but(
+        self, worker: int, state: tuple[bytes, Path], last: bool, deaths: list[tuple[int, Violation]]
+    ) -> Expanded:
         but = frozenset(place for place, _ in deaths)
-        answer = self.workers.ask(worker, _expand, self.question, [state], but)[0]
+        answer = self.workers.ask(worker, _expand, self.question, [state], last, but)[0]
         return replace(answer, wrong=tuple(sorted((*answer.wrong, *deaths), key=lambda wrong: wrong[0])))
 
     def _ends(self) -> bool:
         """Whether what was found ends the search: misuse ends its own sequence only, and others go on."""
-        return any(self.wanted is not None or found.violation.kind == "fault" for found in self.result.found)
+        return any(self.question.key or found.violation.kind == "fault" for found in self.result.found)
 
     def _name(self, wrong: list[tuple[Path, Violation]]) -> None:
-        """Each fault once, with the first of its cases, run again by itself: that decides what it is called."""
+        """Each fault once, with the first of its cases, run again by itself: that decides what it is called.
+
+        Which of all that looks alike is an ALIAS only its own run says: where one is looked for, each is run.
+        """
+        key = self.question.key
+        alias = key[:1] == ("ALIAS",)
         for path, violation in wrong:
-            if violation.key in self.settled:
+            looks_alike = not key or violation.key[1:] == key[1:]
+            if self._ends() and key:
+                return
+            if not looks_alike or (violation.key in self.settled and not alias):
                 continue
             operations = self.workers.ask(0, _operations, self.question, path)
             case = Case(self.question.config, operations)
@@ -292,7 +305,7 @@ class _Search:
             if again.key == violation.key:  # else it is an ALIAS, and the next that looks like it may be none
                 self.settled.add(violation.key)
             known = {found.violation.key for found in self.result.found}
-            if again.key not in known and (self.wanted is None or self.wanted(again)):
+            if again.key not in known and (not key or again.key == key):
                 self.result.found.append(Found(case, again))
 
     def _sequences(self, depth: int) -> int:

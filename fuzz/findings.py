@@ -21,8 +21,9 @@ class Finding:
     case: the smallest case with it; for a relation, `other` are the operations of the second run; for the
     kernel tier, `batch` and `dtype` stand instead. check: the property that found it. cases: how many showed
     it. minimal: whether every shorter case on its pool was tried (`fuzz.minimal`); None where that is out of
-    reach. steered: the shape of step that was left out afterwards to go on behind it; empty where none did.
-    claims: what the subject claims on the case's pool; answers, other_answers: what it answered in both runs.
+    reach. least: operations that a case of it has at least, as far as that is proven. steered: the shape of step
+    that was left out afterwards to go on behind it; empty where none did. claims: what the subject claims on the
+    case's pool; answers, other_answers: what it answered in both runs.
     """
 
     subject: str
@@ -36,6 +37,7 @@ class Finding:
     dtype: str = ""
     cases: int = 1
     minimal: bool | None = None
+    least: int = 0
     steered: str = ""
     accepted: str = ""
     claims: Traits | None = None

@@ -23,12 +23,17 @@ from impl.subject import Subject
 from properties.checks import Tally, Task, plan_of, run_task
 from properties.judged import Broken
 
+LIMIT = (
+    60_000  # transitions of the search for a case that is shorter than the shrunk one: ten times the gate's
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Catch:
     """The first finding of a defect. check: the property that gave it; seconds: of one core, without shrinking.
 
-    length: operations of the shrunk case; proven: that no shorter case on its pool shows it (`fuzz.minimal`).
+    key: what makes it the finding that it is. length: operations of the shrunk case; least: that a case of the
+    same finding on the same pool has at least, as far as that is proven (`fuzz.minimal`).
     """
 
     check: str
@@ -37,7 +42,13 @@ class Catch:
     cases: int
     seconds: float
     length: int
-    proven: bool = False
+    least: int = 0
+    key: tuple[str, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        """Whether no shorter case shows it."""
+        return self.length <= self.least
 
 
 @dataclass(slots=True)
@@ -58,15 +69,22 @@ class Hunt:
         """Whether every seed caught it."""
         return len(self.caught) == len(self.runs)
 
-    def minimum(self, catch: Catch) -> int | None:
-        """Operations of the shortest case of what was found: proven, or known by hand for the defect."""
-        return catch.length if catch.proven else self.defect.shortest
+    def least(self, catch: Catch) -> int:
+        """Operations that a case of what was found has at least: proven, or known by hand for any finding."""
+        return min(catch.length, max(catch.least, self.defect.shortest or 0))
+
+    def over(self, catch: Catch) -> int:
+        """Operations of the shrunk case over those that it has at least."""
+        return catch.length - self.least(catch)
+
+    def shown_shorter(self, catch: Catch) -> int:
+        """Operations of the shrunk case over the shortest that a seed has left of the same finding."""
+        return catch.length - min(other.length for other in self.caught if other.key == catch.key)
 
     @property
-    def excess(self) -> int | None:
-        """Operations of a shrunk case above its minimum, at worst; None where no minimum is known."""
-        known = [(catch.length, self.minimum(catch)) for catch in self.caught]
-        return max((length - least for length, least in known if least is not None), default=None)
+    def worst(self) -> Catch | None:
+        """The catch whose shrunk case is the most over what it has at least; of several, the longest."""
+        return max(self.caught, key=lambda catch: (self.over(catch), catch.length), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,36 @@ class Summary:
     def worst_seconds(self) -> float:
         """Of all first findings."""
         return max(self._seconds())
+
+    @property
+    def catches(self) -> list[tuple[Hunt, Catch]]:
+        """All catches with their hunts."""
+        return [(hunt, catch) for hunt in self.hunts for catch in hunt.caught]
+
+    def shrunk(self) -> dict[str, list[tuple[Hunt, Catch]]]:
+        """All catches by how far their shrunk cases are over the minimum of their findings.
+
+        `more`: another seed left one of the same finding that is shorter by two operations or more; `unknown`:
+        none did, and that there is none is not proven.
+        """
+        kinds: dict[str, list[tuple[Hunt, Catch]]] = {
+            "proven": [],
+            "by hand": [],
+            "one": [],
+            "more": [],
+            "unknown": [],
+        }
+        for hunt, catch in self.catches:
+            if catch.proven:
+                kind = "proven"
+            elif not hunt.over(catch):
+                kind = "by hand"
+            elif hunt.shown_shorter(catch) > 1:
+                kind = "more"
+            else:
+                kind = "one" if hunt.over(catch) == 1 else "unknown"
+            kinds[kind].append((hunt, catch))
+        return kinds
 
     def _seconds(self) -> list[float]:
         return [catch.seconds for hunt in self.hunts for catch in hunt.caught] or [0.0]
@@ -156,10 +204,10 @@ def first_finding(
             violation = broken.outcome.violation
             assert violation is not None
             operations, cases = operations + tally.operations, cases + tally.cases
-            length, proven = len(broken.outcome.case.operations), False
+            length, least = len(broken.outcome.case.operations), 0
             if shrink:
-                finding = shrunk(task, subject, level, broken)
-                length, proven = finding.length, bool(finding.minimal)
-            return Catch(task.check, violation.code, operations, cases, seconds, length, proven)
+                finding = shrunk(task, subject, level, broken, LIMIT)
+                length, least = finding.length, finding.least
+            return Catch(task.check, violation.code, operations, cases, seconds, length, least, violation.key)
         operations, cases = operations + tally.operations, cases + tally.cases
     return None

@@ -23,6 +23,7 @@ def document(summary: Summary, budget: str) -> dict[str, Any]:
         "budget": budget,
         "defects": [_hunt(hunt) for hunt in summary.hunts],
         "missed": summary.missed,
+        "shrunk": {kind: len(catches) for kind, catches in summary.shrunk().items()},
         "median_seconds": round(summary.median_seconds, 3),
         "worst_seconds": round(summary.worst_seconds, 3),
         "properties": {
@@ -46,7 +47,7 @@ def _hunt(hunt: Hunt) -> dict[str, Any]:
 def _catch(catch: Catch | None) -> dict[str, Any] | None:
     if catch is None:
         return None
-    return {name: getattr(catch, name) for name in Catch.__slots__}
+    return {name: getattr(catch, name) for name in (*Catch.__slots__, "proven")}
 
 
 def print_summary(console: Console, summary: Summary) -> None:
@@ -69,16 +70,9 @@ def print_summary(console: Console, summary: Summary) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    catches = [catch for hunt in summary.hunts for catch in hunt.caught]
-    proven = sum(catch.proven for catch in catches)
-    over = [hunt.excess for hunt in summary.hunts if hunt.excess is not None]
-    if over:
-        console.print(
-            f"{proven} of {len(catches)} shrunk cases are proven to be the shortest. Beside that, or what is known by hand: "
-            f"{max(over)} operation(s) above it at worst, {statistics.mean(over):.2f} on average.",
-            highlight=False,
-            soft_wrap=True,
-        )
+    if summary.catches:
+        for line in _shrunk(summary):
+            console.print(line, highlight=False, soft_wrap=True)
     for missed in summary.missed:
         console.print(f"[bold]missed[/bold] {escape(missed)}", highlight=False)
 
@@ -90,8 +84,11 @@ def _row(hunt: Hunt) -> list[str]:
     other = f"{machine.operations:,}" if machine else "-" if hunt.alone else ""
     if not caught:
         return [hunt.defect.id, found, "", "", "", "", "", "", "", "", other]
-    longest = max(caught, key=lambda catch: catch.length - (hunt.minimum(catch) or 0))
-    least = hunt.minimum(longest)
+    worst = hunt.worst
+    assert worst is not None
+    least = hunt.least(worst)
+    # Where it is not reached it is what is proven or known of shorter ones, and not known to be there.
+    how = "" if worst.proven else " by hand" if least == worst.length else " or more"
     operations = [catch.operations for catch in caught]
     seconds = [catch.seconds for catch in caught]
     return [
@@ -103,10 +100,29 @@ def _row(hunt: Hunt) -> list[str]:
         f"{max(operations):,}",
         f"{statistics.median(seconds):.2f}",
         f"{max(seconds):.2f}",
-        str(longest.length),
-        "?" if least is None else f"{least}" + ("" if longest.proven else " by hand"),
+        str(worst.length),
+        f"{least}{how}",
         other,
     ]
+
+
+def _shrunk(summary: Summary) -> list[str]:
+    """How far the shrunk cases are over the shortest of their findings, and which of them too far or nobody knows."""
+    kinds = summary.shrunk()
+    count = {kind: len(catches) for kind, catches in kinds.items()}
+    lines = [
+        f"Of {len(summary.catches)} shrunk cases {count['proven'] + count['by hand']} are the shortest of their findings "
+        f"({count['proven']} proven on their pools, {count['by hand']} by hand), {count['one']} one operation over it at most, "
+        f"{count['more']} more; of {count['unknown']} that is not known."
+    ]
+    for kind, word in (("more", "longer"), ("unknown", "not known")):
+        for hunt, catch in kinds[kind]:
+            seed = next(seed for seed, other in hunt.runs.items() if other is catch)
+            lines.append(
+                f"    {word}: {hunt.defect.id} with seed {seed}, {catch.code} at {catch.key[2]}: "
+                f"{catch.length} operations, {hunt.least(catch)} at least"
+            )
+    return lines
 
 
 def _print_properties(console: Console, summary: Summary) -> None:

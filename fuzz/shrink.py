@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from typing import Any, TypeVar
 
+from fuzz import fewer
 from impl.subject import Space
 from oracle import ops
 from oracle.ops import Alloc, Case, Config, Cut, Extend, Free, FreeSwa, Grow, Operation, Part
@@ -14,7 +14,6 @@ from properties.relations import Pair
 from properties.workload import NAMES
 
 PAIR_RUNS = 600
-PAIRED = 12  # operations of a case in which all pairs are tried
 Holds = Callable[[Case], bool]
 T = TypeVar("T")
 
@@ -38,8 +37,7 @@ class Shrinker:
         self._own = case.config.page_size
         while self.runs < self.limit:
             before = case
-            case = self._drop_two(self._drop(case))
-            case = self._first_that_holds(case, _with_neighbours_as_one)
+            case = self._first_that_holds(self._drop(case), _with_fewer)
             case = self._first_that_holds(case, _plainer_configs)
             case = self._first_that_holds(case, _simpler_operations)
             if case == before:
@@ -59,12 +57,6 @@ class Shrinker:
                 end = start
             length //= 2
         return case
-
-    def _drop_two(self, case: Case) -> Case:
-        """Without two operations that do nothing without each other; short cases only."""
-        if len(case.operations) > PAIRED:
-            return case
-        return self._first_that_holds(case, _without_two)
 
     def _first_that_holds(
         self, case: Case, candidates: Callable[[Case], Iterator[Case]], once: bool = False
@@ -109,6 +101,8 @@ def shrink_pair(pair: Pair, holds: Callable[[Pair], bool]) -> Pair:
 
 
 def _smaller_pairs(pair: Pair) -> Iterator[Pair]:
+    for pieces in (*fewer.without_two(pair.pieces), *fewer.two_as_one(pair.pieces, pair.config)):
+        yield replace(pair, pieces=pieces)
     for at, piece in enumerate(pair.pieces):
         for place in range(len(piece)):
             shorter = (*piece[:place], *piece[place + 1 :])
@@ -120,31 +114,15 @@ def _smaller_pairs(pair: Pair) -> Iterator[Pair]:
             yield replace(pair, config=plainer.config)
 
 
-def _with_neighbours_as_one(case: Case) -> Iterator[Case]:
-    """Two operations of a kind, one behind the other and about other requests, as one."""
-    operations = case.operations
-    for place, (first, second) in enumerate(pairwise(operations)):
-        joined: Operation | None = None
-        match first, second:
-            case Extend(batch, ""), Extend(other, flaw):
-                known = {item.request for item in batch}
-                if known.isdisjoint(name for item in other for name in (item.request, item.prefix)):
-                    joined = Extend(batch + other, flaw)
-            case ops.Decode(names, ""), ops.Decode(others, flaw):
-                if not set(names) & set(others):
-                    joined = ops.Decode(names + others, flaw)
-            case Free(parts, ""), Free(more, ""):
-                joined = Free(parts + more)
-        if joined is not None:
-            yield replace(case, operations=(*operations[:place], joined, *operations[place + 2 :]))
-
-
-def _without_two(case: Case) -> Iterator[Case]:
-    operations = case.operations
-    for second in range(len(operations) - 1, 0, -1):
-        for first in range(second - 1, -1, -1):
-            rest = operations[:first] + operations[first + 1 : second] + operations[second + 1 :]
-            yield replace(case, operations=rest)
+def _with_fewer(case: Case) -> Iterator[Case]:
+    """The same in fewer operations: what no step that leaves out one thing alone comes to."""
+    pieces = (case.operations,)
+    for candidates in (
+        fewer.without_two(pieces), fewer.two_as_one(pieces, case.config), fewer.with_one_moved(pieces)
+    ):  # fmt: skip
+        yield from (replace(case, operations=operations) for (operations,) in candidates)
+    yield from fewer.all_at_once(case)
+    yield from fewer.with_another_pool(case)
 
 
 def _plainer_configs(case: Case) -> Iterator[Case]:
@@ -230,6 +208,7 @@ def _simpler(operation: Operation, config: Config) -> Iterator[Operation]:
     """Simpler forms of one operation; each is strictly smaller, so that shrinking ends."""
     match operation:
         case Extend(batch, flaw):
+            yield Extend((), flaw)
             for grown in _fewer(batch):
                 yield Extend(grown, flaw)
             for place, item in enumerate(batch):
@@ -241,6 +220,7 @@ def _simpler(operation: Operation, config: Config) -> Iterator[Operation]:
                     shorter = Grow(item.request, tokens, item.prefix)
                     yield Extend((*batch[:place], shorter, *batch[place + 1 :]), flaw)
         case ops.Decode(requests, flaw):
+            yield ops.Decode((), flaw)
             for names in _fewer(requests):
                 yield ops.Decode(names, flaw)
             for place in range(len(requests)):
@@ -274,9 +254,7 @@ def _fewer(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
 
 
 def _fewer_parts(parts: tuple[Part, ...]) -> Iterator[tuple[Part, ...]]:
-    for fewer in _fewer(parts):
-        if fewer:
-            yield fewer
+    yield from filter(None, _fewer(parts))
     for place, part in enumerate(parts):
         before, after = parts[:place], parts[place + 1 :]
         if len(parts) > 1:
@@ -304,18 +282,4 @@ def _renamed(case: Case) -> Iterator[Case]:
             names[name] = NAMES[len(names)] if len(names) < len(NAMES) else f"R{len(names)}"
         return names.get(name, name)
 
-    renamed: list[Operation] = []
-    for o in case.operations:
-        match o:
-            case Extend():
-                items = (replace(g, request=new(g.request), prefix=new(g.prefix)) for g in o.batch)
-                renamed.append(replace(o, batch=tuple(items)))
-            case ops.Decode():
-                renamed.append(replace(o, requests=tuple(map(new, o.requests))))
-            case Free() | FreeSwa():
-                renamed.append(replace(o, parts=tuple(replace(p, request=new(p.request)) for p in o.parts)))
-            case Alloc() | Cut() | ops.CopyOut() | ops.CopyIn():
-                renamed.append(replace(o, request=new(o.request)))
-            case _:
-                renamed.append(o)
-    yield replace(case, operations=tuple(renamed))
+    yield replace(case, operations=tuple(fewer.renamed(o, new) for o in case.operations))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fuzz.cut import cut, depends
-from fuzz.minimal import shorter
+from fuzz.minimal import shortest
 from fuzz.shrink import Shrinker
 from fuzz.trace_case import TraceCase, case_of
 from impl.errors import SubjectError
@@ -112,12 +112,13 @@ def _shrink(subject: Subject, file: CaseFile, say: Say) -> Shrunk:
         return Shrunk(subject.name, None, came_from=length)
     say(f"{violation.code} at operation {violation.index + 1:,} of {length:,}: {violation.summary}")
     case, runs = smallest(subject, case, level, violation, say)
-    minimal, case = shorter(subject, case, level, violation.key)
+    known = shortest(subject, case, level, violation.key)
+    case = known.case
     last = judged(subject, case, level, keep=True)
     assert last.violation is not None, "the shrinker left a case without its finding"
     claims = subject.traits(case.config)
     done = replace(file, case=case, finding=last.violation, claims=claims, answers=last.answers)
-    return Shrunk(subject.name, done, None, length, runs, minimal)
+    return Shrunk(subject.name, done, None, length, runs, known.proven or None)
 
 
 def smallest(

@@ -13,7 +13,7 @@ from impl.state import digest
 from impl.subject import LocalSubject
 from oracle.judge import Judge
 from oracle.ledger import Ledger
-from oracle.ops import Backup, Config, Operation, Restore
+from oracle.ops import Backup, Config, Operation, Restore, name_of
 from oracle.plan import epilogue
 from oracle.verdict import Violation
 from oracle.world import NOTHING, Step, World, renumbered
@@ -31,7 +31,8 @@ class Question:
     """What is searched: a pool at a level, with so many requests, and what the alphabet has besides.
 
     age: operations that may lie between a snapshot, or its last restore, and its next restore; None: any number.
-    answers: whether answers count as state (`impl.branches`).
+    answers: whether answers count as state (`impl.branches`). key: of the finding that alone counts; what can't
+    come to it is not asked (`leads`). own: operations that are asked beside the alphabet's.
     """
 
     config: Config
@@ -44,6 +45,29 @@ class Question:
     group_frees: str = "any"
     window_frees: str = "any"
     answers: bool = False
+    key: tuple[str, ...] = ()
+    own: tuple[Operation, ...] = ()
+
+
+def leads(key: tuple[str, ...], step: Step, last: bool, takes: str) -> bool:
+    """Whether an operation may show the finding of this key, or stand in front of one that does.
+
+    last: nothing comes behind it but what every case ends with (`oracle.plan.epilogue`): frees, the end of an
+    open group, and allocations that fit, by the method `takes`.
+    """
+    _, kind, method, symptom, rule = key
+    shows = name_of(step.operation) == method
+    if step.status == "misuse":
+        return kind == "misuse" and shows and step.rule == rule
+    if kind == "misuse" or not last:
+        return not last
+    if shows and step.fits != symptom.endswith(", no fit"):
+        return True
+    if symptom.endswith((", no fit", ", no group")):
+        return False
+    if method == "free_group_end":
+        return step.after.group is not None
+    return method == takes or (method == "free" and bool(step.after.requests))
 
 
 @dataclass(slots=True)
@@ -104,8 +128,11 @@ class Walker:
             question.misuse,
             question.group_frees,
             question.window_frees,
+            question.own,
         )
-        self.answers = Answers(Branches(subject, question.config, question.answers))
+        self.answers = Answers(
+            Branches(subject, question.config, question.answers, not question.misuse, bool(question.key))
+        )
         self._ghosts = question.misuse and "twice" not in traits.undefined
         self._judge = Judge(question.config, traits, question.level)
         self._live: dict[bytes, Reached] = {}
@@ -132,9 +159,14 @@ class Walker:
         self.answers.rest()
         return [self._ended(self._at(key, path)) for key, path in states]
 
-    def expand(self, states: list[tuple[bytes, Path]], but: frozenset[int] = frozenset()) -> list[Expanded]:
-        """Try every operation of the alphabet in each of these states, but those in some places."""
-        return [self._expand(self._at(key, path), but) for key, path in states]
+    def expand(
+        self, states: list[tuple[bytes, Path]], but: frozenset[int] = frozenset(), last: bool = False
+    ) -> list[Expanded]:
+        """Try every operation of the alphabet in each of these states, but those in some places.
+
+        last: nobody walks on behind them.
+        """
+        return [self._expand(self._at(key, path), but, last) for key, path in states]
 
     def choices(self, path: Path) -> int:
         """How many operations there are behind a path."""
@@ -214,7 +246,7 @@ class Walker:
         for step, forgets in self._along(path):
             asked = by_page(step, judge.page)
             trail.append(asked)
-            judge.check(step, session.apply(asked))
+            judge.check(step, self.answers.branches.apply(session, asked))
             if forgets:
                 trail.append(None)
                 session.forget()
@@ -235,13 +267,14 @@ class Walker:
                 return violation
         return judge.end()
 
-    def _expand(self, reached: Reached, but: frozenset[int]) -> Expanded:
+    def _expand(self, reached: Reached, but: frozenset[int], last: bool) -> Expanded:
         places: list[int] = []
         digests: list[bytes] = []
         wrong: list[tuple[int, Violation]] = []
         ended = 0
+        key, takes = self.question.key, self.ledger.takes
         for place, step in enumerate(self._steps(reached.world, reached.age)):
-            if place in but:
+            if place in but or (key and not leads(key, step, last, takes)):
                 continue
             judge = reached.judge.copy()
             seen, node = self.answers.ask(reached.node, step, judge.page)
@@ -263,12 +296,12 @@ class Walker:
                     wrong.append((place, violation))
                 continue
             for found in self._faces(reached, place, step, node, judge):
-                key = self._digest(found)
+                state = self._digest(found)
                 places.append(found.path[-1])
-                digests.append(key)
-                if key not in self._known:
-                    self._known.add(key)
-                    self._next[key] = self._lasting(found)
+                digests.append(state)
+                if state not in self._known:
+                    self._known.add(state)
+                    self._next[state] = self._lasting(found)
         calls, self._calls = self.answers.calls - self._calls, self.answers.calls
         now = time.process_time()
         seconds, self._seconds = now - self._seconds, now

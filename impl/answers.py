@@ -43,7 +43,7 @@ class Node:
     spare: Session | None = None
     used: bool = True
     bare: Node | None = None
-    answers: dict[Call, tuple[Observation, Node]] = field(default_factory=dict)
+    answers: dict[Call | None, tuple[Observation, Node]] = field(default_factory=dict)
 
 
 class Answers:
@@ -59,15 +59,15 @@ class Answers:
 
     def ask(self, node: Node, step: Step, page: PageOf) -> tuple[Observation, Node]:
         """The answer to a step in this state, and the state behind it."""
-        if step.call is None:
+        if step.call is None and not self.branches.turns:
             return IDLE, node
-        call = _by_page(step.call, page)
+        call = None if step.call is None else _by_page(step.call, page)
         known = node.answers.get(call)
         if known is None:
             self.calls += 1
             session, node.spare = node.spare or self._copy(node), None
             asked = by_page(step, page)
-            seen = session.apply(asked)
+            seen = self.branches.apply(session, asked)
             behind = self.node(session, (*node.trail, asked))
             if behind is node:
                 node.spare = session

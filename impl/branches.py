@@ -8,6 +8,7 @@ from impl.session import Session
 from impl.state import State, copied, deep_copied, lies_over
 from impl.subject import LocalSubject
 from oracle.ops import Config
+from oracle.verdict import Observation
 from oracle.world import Step
 
 Trail = tuple[Step | None, ...]  # steps that name pages by their numbers; None: all snapshots are forgotten
@@ -26,11 +27,21 @@ class Branches:
     """Makes, copies and tells apart the sessions of a subject.
 
     answers: whether the answers that a session watches are part of its state. They have to be where an answer
-    may share memory with the allocator, which is rare; the first one is a SharesMemoryError.
+    may share memory with the allocator, which is rare; the first one is a SharesMemoryError. goes_on: every
+    step is followed by a legal one (`Session.apply`). turns: what a caller does at every third call only counts
+    as state: then every state is met as early in a sequence as it would be alone.
     """
 
-    def __init__(self, subject: LocalSubject, config: Config, answers: bool = False) -> None:
+    def __init__(
+        self,
+        subject: LocalSubject,
+        config: Config,
+        answers: bool = False,
+        goes_on: bool = False,
+        turns: bool = False,
+    ) -> None:
         self.subject, self.config, self.answers = subject, config, answers
+        self.goes_on, self.turns = goes_on, turns
         self.root = subject.open(config)
         self.root.number_pages()
         bench = self.root.bench
@@ -68,15 +79,20 @@ class Branches:
             if step is None:
                 session.forget()
             else:
-                session.apply(step)
+                self.apply(session, step)
         return session
+
+    def apply(self, session: Session, step: Step) -> Observation:
+        """What a session answers to a step."""
+        return session.apply(step, step if self.goes_on else None)
 
     def state(self, session: Session, snapshots: bool = True) -> State:
         """The state of a session: its allocator, snapshots, and the answers that lie over them.
 
         snapshots: False reads it as if it had forgotten all snapshots.
         """
-        state = self._read(session.parts(False, snapshots))
+        turn = [session.index % 3] if self.turns and session.bench.counts_pages else []
+        state = self._read([*session.parts(False, snapshots), *turn])
         if not self.answers:
             answer = session.last_answer
             if answer is not None and lies_over(answer, state.spans):
@@ -84,7 +100,7 @@ class Branches:
             return state
         *parts, answers = session.parts(True, snapshots)
         over = [answer if lies_over(answer, state.spans) else None for answer in answers]
-        return self._read([*parts, over, session.index % 2])
+        return self._read([*parts, over, session.index % 2, *turn])
 
     def _plain_copy(self, parts: list[Any]) -> list[Any]:
         made: list[Any] = copied(parts, {}, self._left_out)

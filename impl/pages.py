@@ -115,14 +115,14 @@ class PageList:
         start, end = self.first.settled, self.behind.settled
         return (self.start, self.end) if start is None or end is None else (start, end)
 
-    def compared(self) -> tuple[list[int | bool], tuple[torch.Tensor, ...]]:
-        """The pages, and whether all others would have room (`impl.state.Roomy`); with the memory they lie in.
+    def compared(self) -> tuple[list[int | str], tuple[torch.Tensor, ...]]:
+        """Dtype and pages, and whether all others would have room (`impl.state.Roomy`); with their memory.
 
         Not where the list starts, nor whether that is known here: no answer depends on either.
         """
         start = self.first.peek()
-        pages: list[int | bool] = self.memory[start : self.behind.peek()].tolist()
-        return [*pages, start > self.most - len(pages)], (self.memory,)
+        pages: list[int] = self.memory[start : self.behind.peek()].tolist()
+        return [str(self.memory.dtype), *pages, start > self.most - len(pages)], (self.memory,)
 
     def __len__(self) -> int:
         start, end = self._ends()

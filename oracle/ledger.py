@@ -39,6 +39,11 @@ class Ledger:
     config: Config
     traits: Traits
 
+    @property
+    def takes(self) -> str:
+        """The method that whole pages are taken by."""
+        return "alloc" if "alloc" in self.traits.operations else "alloc_extend"
+
     def start(self) -> World:
         """The world of a new allocator."""
         return World(self.config.pages, self.config.swa_pages)

@@ -85,4 +85,4 @@ def _ending(ledger: Ledger, world: World, misused: bool) -> Iterator[Operation]:
 def _take(ledger: Ledger, name: str, pages: int) -> Operation:
     """Whole pages, by the operation that the subject has for it."""
     tokens = pages * ledger.config.page_size
-    return Alloc(name, tokens) if "alloc" in ledger.traits.operations else Extend((Grow(name, tokens),))
+    return Alloc(name, tokens) if ledger.takes == "alloc" else Extend((Grow(name, tokens),))

@@ -74,14 +74,17 @@ class Alphabet:
     window_frees: of which pages of a request `free_swa` is called (`WINDOW_FREES`): its first ones, as behind a
     window that moves on; or every run of them.
     misuse: whether there are calls that break a rule; they end a sequence, and are half of all that there is to ask.
+    own: operations that are asked besides, wherever they mean something; of `names` and `SNAPSHOT`.
     """
 
     def __init__(
         self, ledger: Ledger, names: tuple[str, ...] = NAMES, snapshot: bool = False, prefixes: bool = True,
         misuse: bool = True, group_frees: str = "any", window_frees: str = "any",
+        own: tuple[Operation, ...] = (),
     ) -> None:  # fmt: skip
         self.ledger, self.names, self.snapshot, self.prefixes = ledger, names, snapshot, prefixes
         self.misuse, self.group_frees, self.window_frees = misuse, group_frees, window_frees
+        self.own = own
         self._classified: dict[Operation, Step] = {}
 
     def steps(self, world: World) -> list[Step]:
@@ -134,6 +137,7 @@ class Alphabet:
         yield ops.Restore("", "snapshot")
         if self.snapshot:
             yield ops.Restore(SNAPSHOT) if world.snapshots else ops.Backup(SNAPSHOT)
+        yield from self.own
 
     # -- what a world has ------------------------------------------------------------------------------
 

@@ -17,14 +17,16 @@ from fuzz import walker
 from fuzz.campaign import campaign
 from fuzz.cli import main
 from fuzz.explore import Workers, explore
-from fuzz.minimal import shorter
+from fuzz.minimal import Shortest, shortest
+from fuzz.minimal_pair import shortest_pair
 from fuzz.walker import Question
 from impl.answers import Answers, ElsewhereError
 from impl.branches import Branches
 from impl.child import ChildSubject
 from impl.defects.catalogue import CATALOGUE
 from impl.defects.state import HiddenTurn
-from impl.names import local
+from impl.names import local, resolve
+from impl.pages import PageList
 from impl.state import State, UnreadableError, copied, deep_copied
 from impl.subject import own
 from oracle import casefile
@@ -35,6 +37,8 @@ from oracle.ops import (
     Backup,
     Case,
     Config,
+    CopyIn,
+    CopyOut,
     Extend,
     Free,
     FreeSwa,
@@ -50,6 +54,7 @@ from oracle.world import renumbered
 from properties.alphabet import Alphabet
 from properties.checks import Task
 from properties.judged import judged
+from properties.relations import RELATIONS, Pair, compare
 from tests.planted import FourthFree
 
 TINY = {
@@ -577,19 +582,126 @@ def test_a_shorter_case_is_taken_and_a_shortest_one_is_known_to_be():
         config, (Alloc("A", 1), Merge(), GroupBegin(), Free((Part("A"),)), Merge(), GroupEnd(), GroupEnd())
     )
     key = judged(subject, wordy, "contract").violation.key
-    minimal, case = shorter(subject, wordy, "contract", key)
-    assert (minimal, len(case.operations)) == (True, fault.shortest)
-    assert judged(subject, case, "contract").violation.key == key
-    assert shorter(subject, case, "contract", key) == (True, case)
-    assert shorter(subject, wordy, "contract", key, limit=20) == (None, wordy)
+    known = shortest(subject, wordy, "contract", key)
+    assert (known.proven, known.least, len(known.case.operations)) == (True, fault.shortest, fault.shortest)
+    assert judged(subject, known.case, "contract").violation.key == key
+    assert shortest(subject, known.case, "contract", key) == known
+    cut = shortest(subject, wordy, "contract", key, limit=20)
+    assert (cut.case, cut.proven) == (wordy, False)
+    assert 1 < cut.least < fault.shortest
+
+
+def test_out_of_reach_no_more_is_claimed_than_that_nothing_at_all_does_not_show_it():
+    case = Case(Config("paged", 128, 64), (Extend((Grow("A", 1),)), Free((Part("A"),))))
+    assert shortest(own("paged"), case, "contract", ("CONSERVE", "fault", "free", "done", "")) == Shortest(
+        case, 1
+    )
+
+
+def known_of(name, config, *operations, **more):
+    fault = CATALOGUE[name]
+    subject, case = resolve(f"defect:{name}"), Case(config, operations)
+    try:
+        violation = judged(subject, case, fault.level).violation
+        return shortest(subject, case, fault.level, violation.key, **more)
+    finally:
+        subject.close()
+
+
+A = (Part("A"),)
 
 
 @pytest.mark.parametrize(
-    "config", [Config("paged", 5, 2), Config("paged", 2, 8), Config("paged", 2, 2, data=True)]
+    ("name", "config", "operations", "least"),
+    [
+        # K and V, which are no state: each case is run.
+        ("copy-one-layer", Config("token", 2, data=True), (Alloc("A", 1), Merge(), CopyOut("A"), CopyIn("A")), 3),
+        # A pool that is not looked at behind a free: what comes next shows it, and nothing sooner.
+        ("F22", Config("swa", 20, 1, 1), (Alloc("A", 1), Merge(), FreeSwa(A), Alloc("B", 0)), 3),
+        # Every third extend is told its number of new pages: the operations before it do nothing else.
+        ("nine-pages", Config("paged", 1), (Merge(),) * 5 + (Extend((Grow("A", 9),)),), 3),
+        # Only its own run tells an ALIAS from what looks like it.
+        ("adopted-list", Config("token", 1, overwrite=True), (Merge(), Alloc("A", 1), Free(A)), 1),
+        ("batch-loses-page", Config("paged", 9, 2), (Merge(), Extend((Grow("A", 1), Grow("B", 3)))), 1),
+        ("dies", Config("token", 2), (Merge(), Alloc("A", 1), Alloc("B", 2)), 2),
+    ],
+)  # fmt: skip
+def test_the_shortest_case_of_a_finding_is_found_and_proven(name, config, operations, least):
+    known = known_of(name, config, *operations)
+    assert (len(known.case.operations), known.least, known.proven) == (least, least, True)
+
+
+@pytest.mark.parametrize("relation", RELATIONS, ids=lambda relation: relation.name)
+@pytest.mark.parametrize("need_sort", [False, True])
+def test_no_short_pair_is_wrong_on_a_sound_subject(relation, need_sort):
+    subject, asked = own("paged"), []
+    merges = ((Merge(),) * 2, (), (Merge(),))
+
+    def holds(pair):
+        asked.append(pair)
+        return compare(subject, pair, "contract")[0] is not None
+
+    if relation.sorts and not need_sort:
+        return
+    pair = Pair(relation, Config("paged", 2, 2, need_sort=need_sort), merges)
+    assert shortest_pair(subject, pair, holds, limit=300)[0] == pair
+    assert len(asked) > 200
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("F39", Config("paged", 1, 2)),
+        ("F11", Config("paged", 1, 2, debug=True)),
+        ("F17-decode", Config("swa", 1, 2, 2)),
+        ("window-fit", Config("swa", 2, 1, 1)),
+        ("one-snapshot", Config("paged", 1)),
+    ],
 )
-def test_out_of_reach_nothing_is_claimed(config):
-    case = Case(config, (Extend((Grow("A", 1),)),))
-    assert shorter(own("paged"), case, "contract", ("CONSERVE",)) == (None, case)
+def test_what_is_left_out_for_one_finding_alone_takes_none_away(name, config):
+    """Each finding of a search for all is found, as early, in a search for it alone that leaves out what can't show it."""
+    fault = CATALOGUE[name]
+    subject = local(f"defect:{name}")
+    found = explore(subject, Question(config, fault.level, snapshot=True), 4).found
+    assert found
+    for one in found:
+        length = len(one.case.operations)
+        kind = one.violation.kind == "misuse"
+        alone = Question(config, fault.level, snapshot=True, misuse=kind, key=one.violation.key)
+        assert not length or not explore(subject, alone, length - 1).found
+        assert [again.violation.key for again in explore(subject, alone, length).found] == [one.violation.key]
+
+
+def test_a_search_for_one_finding_asks_less():
+    subject, config = own("paged"), Config("paged", 2, 2)
+    key = ("RESTORE", "fault", "restore_state", "done", "")
+    whole = explore(subject, Question(config, "contract", snapshot=True, misuse=False), 2)
+    alone = explore(subject, Question(config, "contract", snapshot=True, misuse=False, key=key), 2)
+    assert alone.transitions < whole.transitions / 3
+    assert not alone.found
+
+
+def test_lists_of_another_dtype_are_another_state():
+    pages = torch.tensor([1, 2])
+    wide, narrow = (PageList.of(pages.to(dtype), 2) for dtype in (torch.int64, torch.int32))
+    assert State((wide,)).digest != State((narrow,)).digest
+
+
+def test_a_shorter_pair_is_taken_and_a_shortest_one_is_known_to_be():
+    subject = local("defect:group-reverses")
+    relation = next(r for r in RELATIONS if r.name == "group")
+    wordy = Pair(relation, Config("token", 2), ((Alloc("A", 1), Alloc("A", 1)), (Free(A),), (Merge(),)))
+
+    def holds(pair):
+        violation, _ = compare(subject, pair, "contract")
+        return violation is not None and violation.symptom == "relation group"
+
+    assert holds(wordy)
+    pair, least = shortest_pair(subject, wordy, holds)
+    assert holds(pair)
+    assert len(pair.cases()[0].operations) == least == 4
+    assert shortest_pair(subject, pair, holds) == (pair, 4)
+    assert shortest_pair(subject, wordy, holds, limit=3) == (wordy, 3)
 
 
 def test_the_gate_says_whether_its_cases_are_minimal():

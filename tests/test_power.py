@@ -1,18 +1,20 @@
 """Does kvassay power say what was caught, by whom and how short, and does it fail where something was not?"""
 
+import io
 import json
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from fuzz.cli import main
 from fuzz.power import Catch, Hunt, Summary, hunt
-from fuzz.power_report import document
+from fuzz.power_report import document, print_summary
 from impl.defects.catalogue import CATALOGUE
 
 
-def catch(check="sequences", seconds=1.0, length=3, proven=True):
-    return Catch(check, "UNIQUE", 100, 5, seconds, length, proven)
+def catch(check="sequences", seconds=1.0, length=3, least=3, key=("UNIQUE",)):
+    return Catch(check, "UNIQUE", 100, 5, seconds, length, least, key)
 
 
 def hunted(runs, alone=None, defect="F37"):
@@ -32,10 +34,35 @@ def test_times_are_of_all_first_findings():
 
 def test_the_minimum_is_proven_or_known_by_hand():
     by_hand = CATALOGUE["F37"].shortest
-    assert hunted([catch(length=by_hand + 2, proven=False)]).excess == 2
-    assert hunted([catch(length=by_hand + 2, proven=True)]).excess == 0
-    assert hunted([catch(length=by_hand), catch(length=by_hand + 1, proven=False)]).excess == 1
-    assert hunted([None]).excess is None
+    proven, unproven = catch(length=by_hand + 2, least=by_hand + 2), catch(length=by_hand + 2, least=1)
+    assert [hunted([each]).over(each) for each in (proven, unproven)] == [0, 2]
+    assert hunted([unproven, proven]).worst is unproven
+    assert hunted([None]).worst is None
+    longer = catch(length=by_hand + 3, least=by_hand + 3)
+    assert hunted([proven, longer]).worst is longer
+
+
+def test_shrunk_cases_are_counted_by_how_far_they_are_over_their_own_findings_minimum():
+    least = CATALOGUE["F37"].shortest
+    made = {
+        "proven": catch(length=least + 2, least=least + 2, key=("A", "", "a")),
+        "by hand": catch(length=least, least=1, key=("B", "", "")),
+        "one": catch(length=least + 1, least=1, key=("C", "", "")),
+        "more": catch(length=least + 2, least=1, key=("B", "", "b")),
+        "unknown": catch(length=least + 2, least=1, key=("D", "", "d")),
+    }
+    witness = catch(length=least, least=1, key=("B", "", "b"))
+    whole = Summary((hunted([*made.values(), witness]),))
+    kinds = {kind: [each for _, each in catches] for kind, catches in whole.shrunk().items()}
+    assert kinds == {kind: [each] for kind, each in made.items()} | {"by hand": [made["by hand"], witness]}
+    assert document(whole, "ci")["shrunk"] == {kind: len(catches) for kind, catches in kinds.items()}
+    text = io.StringIO()
+    print_summary(Console(file=text, width=200), whole)
+    text = text.getvalue()
+    said = "Of 6 shrunk cases 3 are the shortest of their findings (1 proven on their pools, 2 by hand), "
+    assert said + "1 one operation over it at most, 1 more; of 1 that is not known." in text
+    assert f"longer: F37 with seed 4, UNIQUE at b: {least + 2} operations, {least} at least" in text
+    assert f"not known: F37 with seed 5, UNIQUE at d: {least + 2} operations, {least} at least" in text
 
 
 def test_a_property_is_needed_where_it_alone_catches():
@@ -49,7 +76,8 @@ def test_a_property_is_needed_where_it_alone_catches():
 def test_a_hunt_shrinks_what_it_finds():
     found = hunt("F12", seeds=1, budget="ci", alone=False)
     assert found.always
-    assert found.excess <= 1
+    assert found.over(found.runs[1]) <= 1
+    assert found.runs[1].key[0] == found.runs[1].code
     assert found.runs[1].code in CATALOGUE["F12"].codes
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import fuzz.shrink_file as shrink_file
 from fuzz.cli import main
 from fuzz.cut import cut
-from fuzz.minimal import shorter
+from fuzz.minimal import shortest
 from fuzz.shrink import Shrinker
 from fuzz.trace_case import case_of
 from impl.defects.catalogue import CATALOGUE
@@ -75,8 +75,8 @@ def test_a_long_trace_shrinks_to_the_minimum_or_one_above(name, tmp_path):
     case = shrunk.file.case
     # What the trace shows first may be another finding than the shortest, with a minimum of its own.
     key = shrunk.violation.key
-    proven, shortest = shorter(fault.subject(), case, "contract", key)
-    least = len(shortest.operations) if proven else fault.shortest
+    known = shortest(fault.subject(), case, "contract", key)
+    least = known.least if known.proven else fault.shortest
     assert len(case.operations) <= least + 1
     assert judged(fault.subject(), case, "contract").violation.key == shrunk.violation.key
 
@@ -199,7 +199,8 @@ def test_neighbours_become_one():
 
     def holds(candidate):
         end = [s for s in plan(candidate, ANY) if not s.probe]
-        return bool(end) and [r.length for r in end[-1].after.requests.values()] == [2, 3]
+        decoded = sum(len(s.operation.requests) for s in end if isinstance(s.operation, Decode))
+        return decoded == 2 and [r.length for r in end[-1].after.requests.values()] == [2, 3]
 
     case = Shrinker(holds, local("paged").space).shrink(Case(Config("paged", 4, 4), operations))
     assert case.operations == (Extend((Grow("A", 1), Grow("B", 2))), Decode(("A", "B")))

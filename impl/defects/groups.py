@@ -137,6 +137,6 @@ DEFECTS = (
     Defect("empty-group", "paged", NeverEndsEmpty, "GROUP CONSERVE REUSE EXHAUST", shortest=2),
     Defect("counts-waiting", "paged", CountsWaiting, "GROUP", shortest=3),
     Defect("merge-in-group", "token", MergeEndsWaiting, "GROUP CONSERVE UNIQUE EXHAUST", shortest=4),
-    Defect("four-frees", "token", HoldsFour, "GROUP CONSERVE", shortest=10),
+    Defect("four-frees", "token", HoldsFour, "GROUP CONSERVE", shortest=7),
     Defect("group-reverses", "token", EndReverses, "GROUP", shortest=4, check="relation group"),
 )  # fmt: skip
