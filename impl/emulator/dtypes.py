@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 
+KEPT = 4096  # numbers of a type
+
+
 class Unsupported(NotImplementedError):
     """A kernel uses what the emulator does not know."""
 
@@ -17,7 +20,7 @@ class DType:
     """An integer type: `low` to `high` are its numbers, `numpy` the type of the arrays that hold them.
 
     least, most: the same where arithmetic may stay in the type; empty for int1, whose sums are no int1.
-    absorbs: this type and narrower ones of its sign, which NumPy widens to it by itself.
+    absorbs: this type and narrower ones of its sign, which NumPy widens to it by itself. kept: numbers as arrays.
     """
 
     name: str
@@ -29,6 +32,7 @@ class DType:
     least: int = field(init=False)
     most: int = field(init=False)
     absorbs: frozenset[DType] = field(init=False, default=frozenset())
+    kept: dict[int, Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         low = -(1 << self.bits - 1) if self.signed else 0
@@ -55,6 +59,21 @@ class DType:
     def scalar(self) -> DType:
         """The type of one lane."""
         return self
+
+    def lane(self, number: int) -> Any:
+        """A number beside an array of this type, as an array without axes: NumPy takes twice as long for a plain one.
+
+        One that is not of this type stays as it is, for NumPy to compare with.
+        """
+        made = self.kept.get(number)
+        if made is None:
+            if not self.low <= number <= self.high:
+                return number
+            if len(self.kept) >= KEPT:
+                self.kept.clear()
+            made = self.kept[number] = np.array(number, dtype=self.numpy)
+            made.flags.writeable = False
+        return made
 
     def wrapped(self, number: int) -> int:
         """A whole number as this type holds it, in two's complement."""

@@ -115,10 +115,10 @@ multiple_of = max_contiguous = max_constancy = _hint
 # -- making --------------------------------------------------------------------------------------------
 
 
-def _fixed(number: Any, what: str) -> int:
+def _fixed(number: Any, what: str) -> Any:
     if number.__class__ is not int:
         raise TypeError(f"{what} is a tl.constexpr, not {type(number).__name__}")
-    return int(number)
+    return number
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -135,6 +135,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _arange(start: int, end: int) -> Value:
+    _shape(end - start)
     data = np.arange(start, end, dtype=np.int32)
     data.flags.writeable = False
     return Value(data, INT32, start, end - 1)
@@ -142,9 +143,7 @@ def _arange(start: int, end: int) -> Value:
 
 def arange(start: Any, end: Any) -> Value:
     """`start` to `end - 1` in int32; their number is a power of two."""
-    first, last = _fixed(start, "the start of a range"), _fixed(end, "the end of a range")
-    _shape(last - first)
-    return _arange(first, last)
+    return _arange(_fixed(start, "the start of a range"), _fixed(end, "the end of a range"))
 
 
 def full(shape: Any, value: Any, dtype: DType) -> Value:
@@ -184,13 +183,31 @@ def cast(value: Any, dtype: DType, bitcast: bool = False) -> Value:
 def minimum(x: Any, y: Any) -> Value:
     """The smaller one."""
     x, y = pair(x, y)
-    return where(x < y, x, y)
+    if x.bad is not None or y.bad is not None or x.type is INT1:
+        return where(x < y, x, y)
+    a, b, dtype = x.data, y.data, x.type
+    if a.__class__ is int:
+        if b.__class__ is int:
+            return x if a < b else y
+        a = dtype.lane(a)
+    elif b.__class__ is int:
+        b = dtype.lane(b)
+    return Value(np.minimum(a, b), dtype, builtins.min(x.lo, y.lo), builtins.min(x.hi, y.hi))
 
 
 def maximum(x: Any, y: Any) -> Value:
     """The larger one."""
     x, y = pair(x, y)
-    return where(x > y, x, y)
+    if x.bad is not None or y.bad is not None or x.type is INT1:
+        return where(x > y, x, y)
+    a, b, dtype = x.data, y.data, x.type
+    if a.__class__ is int:
+        if b.__class__ is int:
+            return x if a > b else y
+        a = dtype.lane(a)
+    elif b.__class__ is int:
+        b = dtype.lane(b)
+    return Value(np.maximum(a, b), dtype, builtins.max(x.lo, y.lo), builtins.max(x.hi, y.hi))
 
 
 def abs(x: Any) -> Any:
@@ -288,7 +305,13 @@ def _fitted(result: Any, dtype: DType, bad: Bad | None, how: str) -> Value:
 
 def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DType | None = None) -> Value:
     """The sum, of all lanes or along an axis."""
-    added = _summands(value, dtype)
+    added = value if value.__class__ is Value and dtype is None and value.type.bits >= 32 else _summands(value, dtype)
+    if added.bad is None and axis == 0 and not keep_dims:
+        lanes, kind = added.data, added.type
+        if lanes.__class__ is not int and lanes.ndim == 1 and lanes.size <= FEW:
+            total = builtins.sum(lanes.tolist())  # many times faster than NumPy's
+            if kind.low <= total <= kind.high:
+                return Value(total, kind, total, total)
     lanes = _exact(added)
     if lanes.size <= FEW and not keep_dims and (axis is None or (lanes.ndim == 1 and axis == 0)):
         result = builtins.sum(lanes.reshape(-1).tolist())  # many times faster than NumPy's
@@ -307,16 +330,28 @@ def cumsum(value: Any, axis: int = 0, reverse: bool = False, dtype: DType | None
         return np.flip(sums, axis) if reverse else sums
 
     bad = added.bad
+    if bad is None and added.lo >= 0 and axis == 0 and not reverse and np.ndim(added.data) == 1:
+        lanes = added.data
+        if added.hi * lanes.size <= added.type.high:
+            sums = np.add.accumulate(lanes, dtype=lanes.dtype)
+            return Value(sums, added.type, sums.item(0), sums.item(-1))  # they never fall
     if bad is not None:
         bad = Bad(run(np.logical_or, np.broadcast_to(bad.mask, added.shape)), bad.cause)
     return _fitted(run(np.add, _exact(added)), added.type, bad, "sums up")
 
 
-def _reduction(reduce: Any, words: str, says: str, dtype: DType | None = None) -> Callable[..., Value]:
+def _reduction(
+    reduce: Any, words: str, says: str, dtype: DType | None = None, among: Any = None
+) -> Callable[..., Value]:
     def made(value: Any, axis: int | None = None, keep_dims: bool = False, **unknown: Any) -> Value:
         if unknown:
             raise Unsupported(f"{', '.join(unknown)}= of a reduction is not emulated")
         given = value_of(value)
+        if among is not None and axis == 0 and given.bad is None and given.data.__class__ is not int:
+            lanes, kind = given.data, given.type
+            if lanes.ndim == 1 and lanes.size <= FEW and kind is not INT1:
+                result = among(lanes.tolist())
+                return Value(result, kind, result, result)
         result = reduce(np.asarray(given.data), axis=axis, keepdims=keep_dims)
         return _folded(given, words, result, axis, keep_dims, dtype)
 
@@ -324,8 +359,12 @@ def _reduction(reduce: Any, words: str, says: str, dtype: DType | None = None) -
     return made
 
 
-max = _reduction(np.max, "takes the largest of", "The largest lane, of all or along an axis.")
-min = _reduction(np.min, "takes the smallest of", "The smallest lane, of all or along an axis.")
+max = _reduction(
+    np.max, "takes the largest of", "The largest lane, of all or along an axis.", among=builtins.max
+)
+min = _reduction(
+    np.min, "takes the smallest of", "The smallest lane, of all or along an axis.", among=builtins.min
+)
 argmax = _reduction(
     np.argmax, "takes the largest of", "Where the largest lane is; the first of several.", INT32
 )

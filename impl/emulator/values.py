@@ -52,15 +52,21 @@ def _arithmetic(
         if kind is int:
             lo, hi = bounds(self.lo, self.hi, other, other)
             if dtype.least <= lo and hi <= dtype.most:
-                return Value(fast(self.data, other), dtype, lo, hi, self.bad)
+                data = self.data
+                if data.__class__ is not int:
+                    other = dtype.lane(other)
+                return Value(fast(data, other), dtype, lo, hi, self.bad)
         elif kind is Value and (other.type is dtype or other.type in dtype.absorbs):
             lo, hi = bounds(self.lo, self.hi, other.lo, other.hi)
             if dtype.least <= lo and hi <= dtype.most:
                 bad = self.bad if other.bad is None else merged(self.bad, other.bad)
-                data = other.data
-                if other.type is not dtype and self.data.__class__ is int and data.__class__ is not int:
-                    data = data.astype(dtype.numpy)  # with a plain number NumPy would stay in the narrow type
-                return Value(fast(self.data, data), dtype, lo, hi, bad)
+                a, b = self.data, other.data
+                if a.__class__ is int:
+                    if b.__class__ is not int:
+                        a = dtype.lane(a)
+                elif b.__class__ is int:
+                    b = dtype.lane(b)
+                return Value(fast(a, b), dtype, lo, hi, bad)
         elif kind is not Value and not isinstance(other, int):
             return NotImplemented
         return slow(*pair(self, other, divides))
@@ -115,7 +121,7 @@ def _shift_left(al: int, ah: int, bl: int, bh: int) -> Bounds:
 
 
 def _shift_right(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return (al >> bh, ah >> bl) if al >= 0 and bl >= 0 and bh < 8 else FAR
+    return (al >> bh, ah >> bl) if al >= 0 and bl >= 0 and bh < 64 else FAR
 
 
 def _quotient(a: int, b: int) -> Number:
@@ -142,18 +148,38 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
     def method(self: Value, other: Any) -> Any:
         kind = other.__class__
         if kind is int:
-            return Value(compare(self.data, other), INT1, 0, 1, self.bad)
+            data = self.data
+            if data.__class__ is not int:
+                other = self.type.lane(other)
+            return Value(compare(data, other), INT1, 0, 1, self.bad)
         if kind is not Value and not isinstance(other, int):
             return NotImplemented
         if kind is not Value or other.type.signed != self.type.signed:
             self, other = pair(self, other)
         bad = self.bad if other.bad is None else merged(self.bad, other.bad)
-        return Value(compare(self.data, other.data), INT1, 0, 1, bad)
+        a, b = self.data, other.data
+        if b.__class__ is int:
+            if a.__class__ is not int:
+                b = self.type.lane(b)
+        elif a.__class__ is int:
+            a = other.type.lane(a)
+        return Value(compare(a, b), INT1, 0, 1, bad)
 
     return method
 
 
-def _bitwise(combine: Callable[[Any, Any], Any]) -> Any:
+def _any(a: Value, b: Value) -> Bounds:
+    return a.type.low, a.type.high
+
+
+def _and(a: Value, b: Value) -> Bounds:
+    """A number that is not negative keeps the other one below it."""
+    if a.lo < 0:
+        return (0, b.hi) if b.lo >= 0 else _any(a, b)
+    return 0, a.hi if b.lo < 0 or a.hi < b.hi else b.hi
+
+
+def _bitwise(combine: Callable[[Any, Any], Any], bounds: Callable[[Value, Value], Bounds]) -> Any:
     def method(self: Value, other: Any) -> Any:
         kind = other.__class__
         if kind is not Value and not isinstance(other, int):
@@ -162,10 +188,17 @@ def _bitwise(combine: Callable[[Any, Any], Any]) -> Any:
             self, other = pair(self, other)
         dtype = self.type
         bad = self.bad if other.bad is None else merged(self.bad, other.bad)
-        data = combine(self.data, other.data)
-        if data.__class__ is int:
-            return Value(data, dtype, data, data, bad)
-        return Value(data, dtype, dtype.low, dtype.high, bad)
+        a, b = self.data, other.data
+        if dtype is INT1:
+            return Value(combine(a, b), INT1, 0, 1, bad)
+        if a.__class__ is int:
+            if b.__class__ is int:
+                data = combine(a, b)
+                return Value(data, dtype, data, data, bad)
+            a = dtype.lane(a)
+        elif b.__class__ is int:
+            b = dtype.lane(b)
+        return Value(combine(a, b), dtype, *bounds(self, other), bad)
 
     return method
 
@@ -203,7 +236,7 @@ class Value:
         """The value in another type; what does not fit wraps."""
         if bitcast:
             raise Unsupported("to(…, bitcast=True) is not emulated")
-        return cast(self, dtype)
+        return self if dtype is self.type else cast(self, dtype)
 
     def __getitem__(self, key: Any) -> Value:
         keys = key if isinstance(key, tuple) else (key,)
@@ -247,9 +280,9 @@ class Value:
     __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
     __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
     __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
-    __and__ = __rand__ = _bitwise(operator.and_)
-    __or__ = __ror__ = _bitwise(operator.or_)
-    __xor__ = __rxor__ = _bitwise(operator.xor)
+    __and__ = __rand__ = _bitwise(operator.and_, _and)
+    __or__ = __ror__ = _bitwise(operator.or_, _any)
+    __xor__ = __rxor__ = _bitwise(operator.xor, _any)
     __hash__ = None  # type: ignore[assignment]
 
     def __truediv__(self, other: Any) -> Any:
@@ -315,6 +348,8 @@ def value_of(thing: Any) -> Value:
 
 def pair(a: Any, b: Any, divides: bool = False) -> tuple[Value, Value]:
     """Two operands in the type in which they meet; a plain number takes the type of a tensor."""
+    if a.__class__ is Value and b.__class__ is int and a.type.least <= b <= a.type.most:
+        return a, Value(b, a.type, b, b)
     if a.__class__ is Value and isinstance(b, int):
         b = scalar(b, a.type if a.type is not INT1 or b.__class__ is bool else None)
     elif b.__class__ is Value and isinstance(a, int):
@@ -334,7 +369,8 @@ def cast(value: Value, dtype: DType) -> Value:
     if dtype is INT1:
         return Value(data != 0, INT1, 0, 1, bad)
     if dtype.low <= value.lo and value.hi <= dtype.high:
-        data = int(data) if data.__class__ in (int, bool) else data.astype(dtype.numpy)
+        if data.__class__ is not int:
+            data = int(data) if data.__class__ is bool else data.astype(dtype.numpy)
         return Value(data, dtype, value.lo, value.hi, bad)
     return settled(_objects(data), dtype, bad, f"narrows {value.type} to {dtype}")
 
@@ -370,6 +406,12 @@ def where(condition: Any, x: Any, y: Any) -> Value:
         condition = cast(value_of(condition), INT1)
     if x.__class__ is not Value or y.__class__ is not Value or x.type is not y.type:
         x, y = pair(x, y)
+    if condition.bad is None and x.bad is None and y.bad is None:
+        chosen = _chosen(condition.data, x.data, y.data, x.type)
+        if chosen is not None:
+            if chosen.__class__ is int:
+                return Value(chosen, x.type, chosen, chosen)
+            return Value(chosen, x.type, min(x.lo, y.lo), max(x.hi, y.hi))
     data = np.where(condition.data, x.data, y.data)
     if data.dtype is not x.type.numpy:
         data = data.astype(x.type.numpy)
@@ -386,3 +428,26 @@ def where(condition: Any, x: Any, y: Any) -> Value:
     if not data.shape:
         return block(data.item(), x.type, bad)
     return Value(data, x.type, min(x.lo, y.lo), max(x.hi, y.hi), bad)
+
+
+def _chosen(on: Any, x: Any, y: Any, dtype: DType) -> Any:
+    """The data of `where` in its usual forms, in a third of the time that NumPy's takes; None for others."""
+    if x.__class__ is int:
+        if y.__class__ is int:
+            return (x if on else y) if on.__class__ is bool else None
+        if on.__class__ is bool or on.shape != y.shape:
+            return None
+        made = y.copy()
+        made[on] = dtype.lane(x)
+        return made
+    if on.__class__ is bool or x.__class__ is bool or on.shape != x.shape:
+        return None
+    if y.__class__ is int:
+        made = x.copy()
+        made[~on] = dtype.lane(y)
+        return made
+    if y.__class__ is bool or y.shape != x.shape:
+        return None
+    made = y.copy()
+    np.putmask(made, on, x)
+    return made
