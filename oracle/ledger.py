@@ -108,9 +108,9 @@ def _batch(
             names.add(item.request)
         growth.append((item.request, request, item.tokens, -(-seq // page_size) - -(-prefix // page_size)))
     call = BatchCall(
-        tuple(r.length for _, r, _, _ in growth),
-        tuple(r.length + tokens for _, r, tokens, _ in growth),
-        tuple(last_slot(r, page_size) for _, r, _, _ in growth),
+        tuple([r.length for _, r, _, _ in growth]),
+        tuple([r.length + tokens for _, r, tokens, _ in growth]),
+        tuple([last_slot(r, page_size) for _, r, _, _ in growth]),
         decode,
         flaw,
     )
@@ -168,8 +168,10 @@ def _grant(
     growth: tuple[tuple[str, Request, int, int], ...],
 ) -> Step:
     """An allocation: of each (name, request, new tokens, new pages), in order, or of none."""
-    need = sum(pages for _, _, _, pages in growth)
-    tokens = sum(count for _, _, count, _ in growth)
+    need = tokens = 0
+    for _, _, count, pages in growth:
+        need += pages
+        tokens += count
     if need > world.free or (ledger.config.swa_pages and need > world.swa_free):
         return Step(operation, "legal", "", call, world, world, fits=False, tokens=tokens)
     page_size = ledger.config.page_size
