@@ -8,6 +8,23 @@ from typing import Any
 import numpy as np
 
 
+class Lanes(dict[int, Any]):
+    """Numbers as arrays of a type without axes. One that is not of this type stays as it is, for NumPy to compare with."""
+
+    def __init__(self, kind: Any, low: int, high: int) -> None:
+        super().__init__()
+        self._kind, self._low, self._high = kind, low, high
+
+    def __missing__(self, number: int) -> Any:
+        if not self._low <= number <= self._high:
+            return number
+        if len(self) >= KEPT:
+            self.clear()
+        made = self[number] = np.array(number, dtype=self._kind)
+        made.flags.writeable = False
+        return made
+
+
 KEPT = 4096  # numbers of a type
 
 
@@ -20,7 +37,8 @@ class DType:
     """An integer type: `low` to `high` are its numbers, `numpy` the type of the arrays that hold them.
 
     least, most: the same where arithmetic may stay in the type; empty for int1, whose sums are no int1.
-    absorbs: this type and narrower ones of its sign, which NumPy widens to it by itself. kept: numbers as arrays.
+    absorbs: this type and narrower ones of its sign, which NumPy widens to it by itself.
+    lane: a number beside an array of this type, as NumPy takes it in half the time.
     """
 
     name: str
@@ -32,15 +50,16 @@ class DType:
     least: int = field(init=False)
     most: int = field(init=False)
     absorbs: frozenset[DType] = field(init=False, default=frozenset())
-    kept: dict[int, Any] = field(init=False, default_factory=dict)
+    lane: Lanes = field(init=False)
 
     def __post_init__(self) -> None:
         low = -(1 << self.bits - 1) if self.signed else 0
         high = (1 << self.bits - self.signed) - 1
         kind = np.dtype(self.name if self.bits > 1 else np.bool_)
-        made = {"numpy": kind, "low": low, "high": high, "least": low, "most": high}
+        made: dict[str, Any] = {"numpy": kind, "low": low, "high": high, "least": low, "most": high}
         if self.bits == 1:
             made |= {"least": 1, "most": 0}
+        made["lane"] = Lanes(kind, low, high)
         for name, value in made.items():
             object.__setattr__(self, name, value)
 
@@ -59,21 +78,6 @@ class DType:
     def scalar(self) -> DType:
         """The type of one lane."""
         return self
-
-    def lane(self, number: int) -> Any:
-        """A number beside an array of this type, as an array without axes: NumPy takes twice as long for a plain one.
-
-        One that is not of this type stays as it is, for NumPy to compare with.
-        """
-        made = self.kept.get(number)
-        if made is None:
-            if not self.low <= number <= self.high:
-                return number
-            if len(self.kept) >= KEPT:
-                self.kept.clear()
-            made = self.kept[number] = np.array(number, dtype=self.numpy)
-            made.flags.writeable = False
-        return made
 
     def wrapped(self, number: int) -> int:
         """A whole number as this type holds it, in two's complement."""

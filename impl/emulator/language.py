@@ -189,9 +189,9 @@ def minimum(x: Any, y: Any) -> Value:
     if a.__class__ is int:
         if b.__class__ is int:
             return x if a < b else y
-        a = dtype.lane(a)
+        a = dtype.lane[a]
     elif b.__class__ is int:
-        b = dtype.lane(b)
+        b = dtype.lane[b]
     return Value(np.minimum(a, b), dtype, builtins.min(x.lo, y.lo), builtins.min(x.hi, y.hi))
 
 
@@ -204,9 +204,9 @@ def maximum(x: Any, y: Any) -> Value:
     if a.__class__ is int:
         if b.__class__ is int:
             return x if a > b else y
-        a = dtype.lane(a)
+        a = dtype.lane[a]
     elif b.__class__ is int:
-        b = dtype.lane(b)
+        b = dtype.lane[b]
     return Value(np.maximum(a, b), dtype, builtins.max(x.lo, y.lo), builtins.max(x.hi, y.hi))
 
 
@@ -407,11 +407,16 @@ def atomic_cas(pointer: Any, cmp: Any, val: Any, **hints: Any) -> Value:
 
 def range(*bounds: Any) -> Iterator[Value]:
     """A loop of the run: its variable is a tensor, of the widest type of the bounds and at least int32."""
-    values = [value_of(bound) for bound in bounds]
-    kind = functools.reduce(promoted, (value.type for value in values), INT32)
-    for value in values:
+    kind, numbers = INT32, []
+    for bound in bounds:
+        if bound.__class__ is int and INT32.low <= bound <= INT32.high:
+            numbers.append(bound)
+            continue
+        value = value_of(bound)
         use(value, "loops to")
-    return (scalar(number, kind) for number in builtins.range(*(int(value.data) for value in values)))
+        kind = promoted(kind, value.type)
+        numbers.append(int(value.data))
+    return (scalar(number, kind) for number in builtins.range(*numbers))
 
 
 static_range = builtins.range

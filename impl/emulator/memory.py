@@ -239,7 +239,9 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
                 if memory.lo is None:
                     memory.lo, memory.hi = seen_bounds(memory.flat)
                 lo, hi = memory.lo, memory.hi
-                got = np.full(places.shape, other, dtype=dtype.numpy)
+                got = np.zeros(places.shape, dtype=dtype.numpy)
+                if other:
+                    got.fill(other)
                 got[on] = memory.flat[chosen]
                 return Value(got, dtype, lo if lo < other else other, hi if hi > other else other)
     outside = None
@@ -282,10 +284,8 @@ def _within(places: Any, at: Value, size: int) -> bool:
     """Whether these places, some of a pointer's, lie within so many elements."""
     if at.lo >= 0 and at.hi < size:
         return True
-    if places.size > FEW:
-        return bool(places.min() >= 0 and places.max() < size)
-    listed = places.tolist()
-    return not listed or (min(listed) >= 0 and max(listed) < size)
+    lo, hi = seen_bounds(places)
+    return lo >= 0 and (hi < size or not places.size)
 
 
 def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Value:
@@ -333,14 +333,15 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
     if value.type is not dtype:
         value = cast(value, dtype)
     on = None
-    if at.data.__class__ is int:
-        if value.shape:
+    data = value.data
+    if data.__class__ not in (int, bool):
+        if at.data.__class__ is int:
             raise ValueError("a block can't be stored at one place")
-    elif value.shape not in ((), at.data.shape):
-        at = _spread(at, np.broadcast_shapes(value.shape, at.data.shape))
+        if data.shape != at.data.shape:
+            at = _spread(at, np.broadcast_shapes(data.shape, at.data.shape))
     if mask is not None:
         at, on = _enabled(mask, at)
-    places, data = at.data, value.data
+    places = at.data
     if places.__class__ is not int and places.dtype is not _INDEX:
         places = places.astype(_INDEX)
     if on.__class__ is data.__class__ and value.bad is None and at.bad is None and on.shape == data.shape:
@@ -383,25 +384,35 @@ def atomic(pointer: Pointer, value: Any, mask: Any, update: Update, **hints: Any
         at = _spread(at, np.broadcast_shapes(value.shape, at.shape))
     if mask is not None:
         at, on = _enabled(mask, at)
-    use(value, f"updates {memory.name} by", on)
+    if value.bad is not None:
+        use(value, f"updates {memory.name} by", on)
     old = load(Pointer(memory, at), mask)
-    use(old, f"updates {memory.name} from", on)
-    enabled = np.broadcast_to(True if on is None else on, at.shape)
+    if old.bad is not None:
+        use(old, f"updates {memory.name} from", on)
+    enabled = _spread_to(True if on is None else on, at.shape)
     if at.lo < 0 or at.hi >= memory.size:
         outside = _outside(memory, at, on, OUTSIDE_STORE, "update")
         enabled = enabled if outside is None else np.logical_and(enabled, np.logical_not(outside))
     before = np.array(old.data, dtype=memory.type.numpy)
     lanes = before.reshape(-1)
     flat, wrapped = memory.flat, memory.type.wrapped
-    places, operands = (np.broadcast_to(part, at.shape).reshape(-1).tolist() for part in (at.data, value.data))
-    for lane in np.flatnonzero(enabled).tolist():
-        here = places[lane]
-        was = flat.item(here)
-        lanes[lane] = was
-        after = wrapped(update(int(was), int(operands[lane])))
-        flat[here] = after
-        memory.wrote(here, after, after)
+    places, operands = _spread_to(at.data, at.shape).tolist(), _spread_to(value.data, at.shape).tolist()
+    for lane, on_here in enumerate(enabled.tolist()):
+        if on_here:
+            here = places[lane]
+            was = flat.item(here)
+            lanes[lane] = was
+            after = wrapped(update(int(was), int(operands[lane])))
+            flat[here] = after
+            memory.wrote(here, after, after)
     return block(before if at.shape else before.item(), memory.type, old.bad)
+
+
+def _spread_to(data: Any, shape: tuple[int, ...]) -> Any:
+    """One lane after the other, where there are lanes of this shape."""
+    if data.__class__ is not np.ndarray or data.shape != shape:
+        data = np.broadcast_to(data, shape)
+    return data.reshape(-1)
 
 
 LOAD_HINTS = frozenset({"cache_modifier", "eviction_policy", "volatile"})

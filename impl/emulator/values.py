@@ -54,7 +54,7 @@ def _arithmetic(
             if dtype.least <= lo and hi <= dtype.most:
                 data = self.data
                 if data.__class__ is not int:
-                    other = dtype.lane(other)
+                    other = dtype.lane[other]
                 return Value(fast(data, other), dtype, lo, hi, self.bad)
         elif kind is Value and (other.type is dtype or other.type in dtype.absorbs):
             lo, hi = bounds(self.lo, self.hi, other.lo, other.hi)
@@ -63,9 +63,9 @@ def _arithmetic(
                 a, b = self.data, other.data
                 if a.__class__ is int:
                     if b.__class__ is not int:
-                        a = dtype.lane(a)
+                        a = dtype.lane[a]
                 elif b.__class__ is int:
-                    b = dtype.lane(b)
+                    b = dtype.lane[b]
                 return Value(fast(a, b), dtype, lo, hi, bad)
         elif kind is not Value and not isinstance(other, int):
             return NotImplemented
@@ -150,7 +150,7 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
         if kind is int:
             data = self.data
             if data.__class__ is not int:
-                other = self.type.lane(other)
+                other = self.type.lane[other]
             return Value(compare(data, other), INT1, 0, 1, self.bad)
         if kind is not Value and not isinstance(other, int):
             return NotImplemented
@@ -160,9 +160,9 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
         a, b = self.data, other.data
         if b.__class__ is int:
             if a.__class__ is not int:
-                b = self.type.lane(b)
+                b = self.type.lane[b]
         elif a.__class__ is int:
-            a = other.type.lane(a)
+            a = other.type.lane[a]
         return Value(compare(a, b), INT1, 0, 1, bad)
 
     return method
@@ -195,9 +195,9 @@ def _bitwise(combine: Callable[[Any, Any], Any], bounds: Callable[[Value, Value]
             if b.__class__ is int:
                 data = combine(a, b)
                 return Value(data, dtype, data, data, bad)
-            a = dtype.lane(a)
+            a = dtype.lane[a]
         elif b.__class__ is int:
-            b = dtype.lane(b)
+            b = dtype.lane[b]
         return Value(combine(a, b), dtype, *bounds(self, other), bad)
 
     return method
@@ -438,13 +438,13 @@ def _chosen(on: Any, x: Any, y: Any, dtype: DType) -> Any:
         if on.__class__ is bool or on.shape != y.shape:
             return None
         made = y.copy()
-        made[on] = dtype.lane(x)
+        made[on] = dtype.lane[x]
         return made
     if on.__class__ is bool or x.__class__ is bool or on.shape != x.shape:
         return None
     if y.__class__ is int:
         made = x.copy()
-        made[~on] = dtype.lane(y)
+        made[~on] = dtype.lane[y]
         return made
     if y.__class__ is bool or y.shape != x.shape:
         return None
