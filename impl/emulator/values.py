@@ -61,11 +61,14 @@ def _arithmetic(
             if dtype.least <= lo and hi <= dtype.most:
                 bad = self.bad if other.bad is None else merged(self.bad, other.bad)
                 a, b = self.data, other.data
-                if a.__class__ is int:
-                    if b.__class__ is not int:
+                if b.__class__ is int:
+                    if a.__class__ is not int:
+                        b = dtype.lane[b]
+                else:
+                    if a.__class__ is int:
                         a = dtype.lane[a]
-                elif b.__class__ is int:
-                    b = dtype.lane[b]
+                    if other.type is not dtype:
+                        b = b.astype(dtype.numpy)  # NumPy takes longer to do so itself
                 return Value(fast(a, b), dtype, lo, hi, bad)
         elif kind is not Value and not isinstance(other, int):
             return NotImplemented
@@ -111,9 +114,18 @@ def _divide(al: int, ah: int, bl: int, bh: int) -> Bounds:
 
 
 def _remain(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    if al < 0 or bl <= 0:
+    if bl <= 0:
         return FAR
+    if al < 0:  # lanes that are off often are: what was loaded there is 0, and something is taken from it
+        return max(al, 1 - bh), min(max(ah, 0), bh - 1)
     return (al, ah) if ah < bl else (0, min(ah, bh - 1))
+
+
+def _modulo(a: Any, b: Any) -> Any:
+    """With the sign of `a`, for `b` above 0."""
+    if a.__class__ is int and b.__class__ is int:
+        return a % b if a >= 0 else -(-a % b)
+    return np.fmod(a, b)
 
 
 def _shift_left(al: int, ah: int, bl: int, bh: int) -> Bounds:
@@ -144,25 +156,62 @@ def _right(a: int, b: int) -> Number:
     return a >> b if 0 <= b < 64 else None
 
 
+_plus, _plus_mirrored = _arithmetic("+", operator.add, _add, operator.add)
+_minus, _minus_mirrored = _arithmetic("-", operator.sub, _subtract, operator.sub)
+
+
+def _sum(self: Value, other: Any) -> Any:
+    """`_plus`, the commonest operator, written out for where nothing is poison: that takes a third less."""
+    dtype = self.type
+    if other.__class__ is Value:
+        if other.type is dtype and self.bad is None and other.bad is None:
+            lo, hi = self.lo + other.lo, self.hi + other.hi
+            if dtype.least <= lo and hi <= dtype.most:
+                a, b = self.data, other.data
+                if a.__class__ is not b.__class__:
+                    if a.__class__ is int:
+                        a = dtype.lane[a]
+                    else:
+                        b = dtype.lane[b]
+                return Value(a + b, dtype, lo, hi)
+    return _plus(self, other)
+
+
+def _difference(self: Value, other: Any) -> Any:
+    """`_minus`, likewise."""
+    dtype = self.type
+    if other.__class__ is Value:
+        if other.type is dtype and self.bad is None and other.bad is None:
+            lo, hi = self.lo - other.hi, self.hi - other.lo
+            if dtype.least <= lo and hi <= dtype.most:
+                a, b = self.data, other.data
+                if a.__class__ is not b.__class__:
+                    if a.__class__ is int:
+                        a = dtype.lane[a]
+                    else:
+                        b = dtype.lane[b]
+                return Value(a - b, dtype, lo, hi)
+    return _minus(self, other)
+
+
 def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
     def method(self: Value, other: Any) -> Any:
-        kind = other.__class__
+        kind, a = other.__class__, self.data
         if kind is int:
-            data = self.data
-            if data.__class__ is not int:
+            if a.__class__ is not int:
                 other = self.type.lane[other]
-            return Value(compare(data, other), INT1, 0, 1, self.bad)
+            return Value(compare(a, other), INT1, 0, 1, self.bad)
         if kind is not Value and not isinstance(other, int):
             return NotImplemented
         if kind is not Value or other.type.signed != self.type.signed:
             self, other = pair(self, other)
-        bad = self.bad if other.bad is None else merged(self.bad, other.bad)
-        a, b = self.data, other.data
-        if b.__class__ is int:
-            if a.__class__ is not int:
+            a = self.data
+        bad, b = self.bad if other.bad is None else merged(self.bad, other.bad), other.data
+        if a.__class__ is not b.__class__:
+            if b.__class__ is int:
                 b = self.type.lane[b]
-        elif a.__class__ is int:
-            a = other.type.lane[a]
+            elif a.__class__ is int:
+                a = other.type.lane[a]
         return Value(compare(a, b), INT1, 0, 1, bad)
 
     return method
@@ -270,11 +319,11 @@ class Value:
     def __abs__(self) -> Any:
         return where(self < 0, -self, self) if self.lo < 0 else self
 
-    __add__, __radd__ = _arithmetic("+", operator.add, _add, operator.add)
-    __sub__, __rsub__ = _arithmetic("-", operator.sub, _subtract, operator.sub)
+    __add__, __radd__ = _sum, _plus_mirrored
+    __sub__, __rsub__ = _difference, _minus_mirrored
     __mul__, __rmul__ = _arithmetic("*", operator.mul, _multiply, operator.mul)
     __floordiv__, __rfloordiv__ = _arithmetic("//", operator.floordiv, _divide, _quotient)
-    __mod__, __rmod__ = _arithmetic("%", operator.mod, _remain, _remainder)
+    __mod__, __rmod__ = _arithmetic("%", _modulo, _remain, _remainder)
     __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, _shift_left, _left)
     __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, _shift_right, _right)
     __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
