@@ -38,7 +38,8 @@ class DType:
 
     least, most: the same where arithmetic may stay in the type; empty for int1, whose sums are no int1.
     absorbs: this type and narrower ones of its sign, which NumPy widens to it by itself.
-    lane: a number beside an array of this type, as NumPy takes it in half the time.
+    lane: a number beside an array of this type, as NumPy takes it in half the time. scalars: numbers as values
+    (`impl.emulator.values`), None for one that is not of this type.
     """
 
     name: str
@@ -51,6 +52,7 @@ class DType:
     most: int = field(init=False)
     absorbs: frozenset[DType] = field(init=False, default=frozenset())
     lane: Lanes = field(init=False)
+    scalars: dict[int, Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         low = -(1 << self.bits - 1) if self.signed else 0

@@ -65,8 +65,7 @@ class constexpr:
 
 def program_id(axis: int) -> Value:
     """Which program this is, along an axis of the grid."""
-    index = now.program[axis]
-    return Value(index, INT32, index, index)
+    return scalar(now.program[axis], INT32)
 
 
 def num_programs(axis: int) -> Value:
@@ -311,7 +310,7 @@ def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DTy
         if lanes.__class__ is not int and lanes.ndim == 1 and lanes.size <= FEW:
             total = builtins.sum(lanes.tolist())  # many times faster than NumPy's
             if kind.low <= total <= kind.high:
-                return Value(total, kind, total, total)
+                return scalar(total, kind)
     lanes = _exact(added)
     if lanes.size <= FEW and not keep_dims and (axis is None or (lanes.ndim == 1 and axis == 0)):
         result = builtins.sum(lanes.reshape(-1).tolist())  # many times faster than NumPy's
@@ -350,8 +349,7 @@ def _reduction(
         if among is not None and axis == 0 and given.bad is None and given.data.__class__ is not int:
             lanes, kind = given.data, given.type
             if lanes.ndim == 1 and lanes.size <= FEW and kind is not INT1:
-                result = among(lanes.tolist())
-                return Value(result, kind, result, result)
+                return scalar(among(lanes.tolist()), kind)
         result = reduce(np.asarray(given.data), axis=axis, keepdims=keep_dims)
         return _folded(given, words, result, axis, keep_dims, dtype)
 

@@ -299,9 +299,9 @@ def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Val
         )
     if outside is not None:
         return block(0, memory.type, Bad(True, Cause(OUTSIDE_LOAD, place(), f"lies outside {memory.name}")))
-    return block(
-        memory.flat.item(at), memory.type, _open(memory, at, None) if memory.fresh is not None else None
-    )
+    if memory.fresh is None:
+        return scalar(memory.flat.item(at), memory.type)
+    return block(memory.flat.item(at), memory.type, _open(memory, at, None))
 
 
 def _left_open(memory: Memory) -> str:

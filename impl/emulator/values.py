@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impl.emulator.dtypes import INT1, DType, Unsupported, of_number, promoted
+from impl.emulator.dtypes import ALL, INT1, KEPT, DType, Unsupported, of_number, promoted
 from impl.emulator.findings import NO_RESULT, WRAP, Cause, place, report_use
 
 Number = int | None
@@ -53,7 +53,10 @@ def _arithmetic(
             lo, hi = bounds(self.lo, self.hi, other, other)
             if dtype.least <= lo and hi <= dtype.most:
                 data = self.data
-                if data.__class__ is not int:
+                if data.__class__ is int:
+                    if self.bad is None:
+                        return dtype.scalars[fast(data, other)]
+                else:
                     other = dtype.lane[other]
                 return Value(fast(data, other), dtype, lo, hi, self.bad)
         elif kind is Value and (other.type is dtype or other.type in dtype.absorbs):
@@ -64,6 +67,8 @@ def _arithmetic(
                 if b.__class__ is int:
                     if a.__class__ is not int:
                         b = dtype.lane[b]
+                    elif bad is None:
+                        return dtype.scalars[fast(a, b)]
                 else:
                     if a.__class__ is int:
                         a = dtype.lane[a]
@@ -163,34 +168,34 @@ _minus, _minus_mirrored = _arithmetic("-", operator.sub, _subtract, operator.sub
 def _sum(self: Value, other: Any) -> Any:
     """`_plus`, the commonest operator, written out for where nothing is poison: that takes a third less."""
     dtype = self.type
-    if other.__class__ is Value:
-        if other.type is dtype and self.bad is None and other.bad is None:
-            lo, hi = self.lo + other.lo, self.hi + other.hi
-            if dtype.least <= lo and hi <= dtype.most:
-                a, b = self.data, other.data
-                if a.__class__ is not b.__class__:
-                    if a.__class__ is int:
-                        a = dtype.lane[a]
-                    else:
-                        b = dtype.lane[b]
-                return Value(a + b, dtype, lo, hi)
+    if other.__class__ is Value and other.type is dtype and self.bad is None and other.bad is None:
+        lo, hi = self.lo + other.lo, self.hi + other.hi
+        if dtype.least <= lo and hi <= dtype.most:
+            a, b = self.data, other.data
+            if b.__class__ is int:
+                if a.__class__ is int:
+                    return dtype.scalars[a + b]
+                b = dtype.lane[b]
+            elif a.__class__ is int:
+                a = dtype.lane[a]
+            return Value(a + b, dtype, lo, hi)
     return _plus(self, other)
 
 
 def _difference(self: Value, other: Any) -> Any:
     """`_minus`, likewise."""
     dtype = self.type
-    if other.__class__ is Value:
-        if other.type is dtype and self.bad is None and other.bad is None:
-            lo, hi = self.lo - other.hi, self.hi - other.lo
-            if dtype.least <= lo and hi <= dtype.most:
-                a, b = self.data, other.data
-                if a.__class__ is not b.__class__:
-                    if a.__class__ is int:
-                        a = dtype.lane[a]
-                    else:
-                        b = dtype.lane[b]
-                return Value(a - b, dtype, lo, hi)
+    if other.__class__ is Value and other.type is dtype and self.bad is None and other.bad is None:
+        lo, hi = self.lo - other.hi, self.hi - other.lo
+        if dtype.least <= lo and hi <= dtype.most:
+            a, b = self.data, other.data
+            if b.__class__ is int:
+                if a.__class__ is int:
+                    return dtype.scalars[a - b]
+                b = dtype.lane[b]
+            elif a.__class__ is int:
+                a = dtype.lane[a]
+            return Value(a - b, dtype, lo, hi)
     return _minus(self, other)
 
 
@@ -200,6 +205,8 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
         if kind is int:
             if a.__class__ is not int:
                 other = self.type.lane[other]
+            elif self.bad is None:
+                return INT1.scalars[compare(a, other)]
             return Value(compare(a, other), INT1, 0, 1, self.bad)
         if kind is not Value and not isinstance(other, int):
             return NotImplemented
@@ -212,6 +219,8 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
                 b = self.type.lane[b]
             elif a.__class__ is int:
                 a = other.type.lane[a]
+        elif a.__class__ is int and bad is None:
+            return INT1.scalars[compare(a, b)]
         return Value(compare(a, b), INT1, 0, 1, bad)
 
     return method
@@ -239,6 +248,8 @@ def _bitwise(combine: Callable[[Any, Any], Any], bounds: Callable[[Value, Value]
         bad = self.bad if other.bad is None else merged(self.bad, other.bad)
         a, b = self.data, other.data
         if dtype is INT1:
+            if bad is None and a.__class__ is bool and b.__class__ is bool:
+                return INT1.scalars[combine(a, b)]
             return Value(combine(a, b), INT1, 0, 1, bad)
         if a.__class__ is int:
             if b.__class__ is int:
@@ -340,6 +351,28 @@ class Value:
     __rtruediv__ = __truediv__
 
 
+class _Scalars(dict[int, Value | None]):
+    """Scalars of a type without poison, each made once: nothing changes a value. None for what is not of the type."""
+
+    def __init__(self, dtype: DType) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def __missing__(self, number: int) -> Value | None:
+        dtype = self._dtype
+        if not dtype.low <= number <= dtype.high:
+            return None
+        if len(self) >= KEPT:
+            self.clear()
+        made = self[number] = Value(
+            bool(number) if dtype is INT1 else int(number), dtype, int(number), int(number)
+        )
+        return made
+
+
+for _dtype in ALL:
+    object.__setattr__(_dtype, "scalars", _Scalars(_dtype))
+
 # -- poison --------------------------------------------------------------------------------------------
 
 
@@ -363,9 +396,10 @@ def merged(a: Bad | None, b: Bad | None) -> Bad | None:
 def scalar(number: int, dtype: DType | None = None) -> Value:
     """A number as a scalar of a type, by default of its own (`of_number`). ValueError where it does not fit."""
     dtype = of_number(number) if dtype is None else dtype
-    if not dtype.low <= number <= dtype.high:
+    made: Value | None = dtype.scalars[number]
+    if made is None:
         raise ValueError(f"{number} is out of range for {dtype}")
-    return Value(bool(number) if dtype is INT1 else int(number), dtype, number, number)
+    return made
 
 
 def block(data: Any, dtype: DType, bad: Bad | None = None) -> Value:
@@ -397,8 +431,8 @@ def value_of(thing: Any) -> Value:
 
 def pair(a: Any, b: Any, divides: bool = False) -> tuple[Value, Value]:
     """Two operands in the type in which they meet; a plain number takes the type of a tensor."""
-    if a.__class__ is Value and b.__class__ is int and a.type.least <= b <= a.type.most:
-        return a, Value(b, a.type, b, b)
+    if a.__class__ is Value and b.__class__ is int and a.type is not INT1:
+        return a, scalar(b, a.type)
     if a.__class__ is Value and isinstance(b, int):
         b = scalar(b, a.type if a.type is not INT1 or b.__class__ is bool else None)
     elif b.__class__ is Value and isinstance(a, int):
@@ -418,7 +452,11 @@ def cast(value: Value, dtype: DType) -> Value:
     if dtype is INT1:
         return Value(data != 0, INT1, 0, 1, bad)
     if dtype.low <= value.lo and value.hi <= dtype.high:
-        if data.__class__ is not int:
+        if data.__class__ is int:
+            if bad is None:
+                made: Value = dtype.scalars[data]
+                return made
+        else:
             data = int(data) if data.__class__ is bool else data.astype(dtype.numpy)
         return Value(data, dtype, value.lo, value.hi, bad)
     return settled(_objects(data), dtype, bad, f"narrows {value.type} to {dtype}")
@@ -459,7 +497,7 @@ def where(condition: Any, x: Any, y: Any) -> Value:
         chosen = _chosen(condition.data, x.data, y.data, x.type)
         if chosen is not None:
             if chosen.__class__ is int:
-                return Value(chosen, x.type, chosen, chosen)
+                return x if condition.data else y
             return Value(chosen, x.type, min(x.lo, y.lo), max(x.hi, y.hi))
     data = np.where(condition.data, x.data, y.data)
     if data.dtype is not x.type.numpy:
