@@ -191,7 +191,7 @@ def minimum(x: Any, y: Any) -> Value:
         a = dtype.lane[a]
     elif b.__class__ is int:
         b = dtype.lane[b]
-    return Value(np.minimum(a, b), dtype, builtins.min(x.lo, y.lo), builtins.min(x.hi, y.hi))
+    return Value(np.minimum(a, b), dtype, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi < y.hi else y.hi)
 
 
 def maximum(x: Any, y: Any) -> Value:
@@ -206,7 +206,7 @@ def maximum(x: Any, y: Any) -> Value:
         a = dtype.lane[a]
     elif b.__class__ is int:
         b = dtype.lane[b]
-    return Value(np.maximum(a, b), dtype, builtins.max(x.lo, y.lo), builtins.max(x.hi, y.hi))
+    return Value(np.maximum(a, b), dtype, x.lo if x.lo > y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
 
 
 def abs(x: Any) -> Any:
@@ -414,6 +414,8 @@ def range(*bounds: Any) -> Iterator[Value]:
         use(value, "loops to")
         kind = promoted(kind, value.type)
         numbers.append(int(value.data))
+    if kind.signed:  # then each number is of it, as the bounds are
+        return map(kind.scalars.__getitem__, builtins.range(*numbers))
     return (scalar(number, kind) for number in builtins.range(*numbers))
 
 

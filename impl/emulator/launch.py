@@ -53,10 +53,13 @@ class Emulator:
 
         answer: what the allocator gave, to be looked at as well.
         """
-        self.look_at(answer)
+        if answer is not None:
+            self.look_at(answer)
+        if not self.found:
+            return ""
         sentences = [f"{category}: {sentence}" for category, sentence in self.found.items()]
         self.found.clear()
-        return sentences[0] if sentences else ""
+        return sentences[0]
 
 
 class Kernel:

@@ -266,6 +266,9 @@ def _bitwise(combine: Callable[[Any, Any], Any], bounds: Callable[[Value, Value]
 # -- the value -----------------------------------------------------------------------------------------
 
 
+_ALL = slice(None)
+
+
 class Value:
     """A scalar (`data` is an int) or a block (`data` is an array of the type), with `lo <= every lane <= hi`.
 
@@ -300,8 +303,9 @@ class Value:
 
     def __getitem__(self, key: Any) -> Value:
         keys = key if isinstance(key, tuple) else (key,)
-        if any(k is not None and k != slice(None) for k in keys):
-            raise Unsupported("of a block only [:, None] and its like are emulated")
+        for k in keys:
+            if k is not None and k != _ALL:
+                raise Unsupported("of a block only [:, None] and its like are emulated")
         bad = self.bad and Bad(np.broadcast_to(self.bad.mask, self.shape)[keys], self.bad.cause)
         return Value(np.asarray(self.data)[keys], self.type, self.lo, self.hi, bad)
 
@@ -498,7 +502,7 @@ def where(condition: Any, x: Any, y: Any) -> Value:
         if chosen is not None:
             if chosen.__class__ is int:
                 return x if condition.data else y
-            return Value(chosen, x.type, min(x.lo, y.lo), max(x.hi, y.hi))
+            return Value(chosen, x.type, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
     data = np.where(condition.data, x.data, y.data)
     if data.dtype is not x.type.numpy:
         data = data.astype(x.type.numpy)
