@@ -104,7 +104,9 @@ class _Numbers:
     def compare(self, whose: str, slots: list[int], stamps: list[int]) -> str:
         """What lies at some slots and is not what was written there, as a sentence; empty if all is right."""
         device = self._pool.buffers.device
-        index, wanted = (torch.from_numpy(np.array(part, dtype=np.int64)).to(device) for part in (slots, stamps))
+        index, wanted = (
+            torch.from_numpy(np.array(part, dtype=np.int64)).to(device) for part in (slots, stamps)
+        )
         wrong = self._pool.buffers.index_select(2, index) != self._of(wanted)
         if not bool(wrong.any()):
             return ""

@@ -63,6 +63,7 @@ class Session:
 
     def __init__(self, config: Config, traits: Traits, bench: Bench, device: str = "cpu") -> None:
         self.config, self.traits, self.device = config, traits, device
+        self._device_type = torch.device(device).type
         self.bench, self.allocator = bench, bench.allocator
         self.index = 0
         self._first: dict[int, int] = {0: 0}  # uid -> its first slot
@@ -319,7 +320,7 @@ class Session:
             return f"is {str(answer.dtype).removeprefix('torch.')}, and {promised} is promised"
         if answer.dim() != 1:
             return f"has shape {tuple(answer.shape)}, and one dimension is promised"
-        if answer.device.type != torch.device(self.device).type:
+        if answer.device.type != self._device_type:
             return f"is on {answer.device}, and the pool on {self.device}"
         return "" if answer.is_contiguous() else "is not contiguous"
 

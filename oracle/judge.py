@@ -266,14 +266,14 @@ class Judge:
         return None
 
     def _answer(self, step: Step, seen: Observation) -> Problem:
-        call, asked = step.call, Said(step.operation)
+        call = step.call
         if isinstance(call, (AllocCall, BatchCall)):
             return self._allocation(step, call, seen)
         if seen.outcome == "raised":
             if isinstance(call, StateCall) and call.method == "free_group_end" and step.before.group is None:
                 return None
             code = "DATA" if isinstance(call, CopyCall) else _context(step) or "CONSERVE"
-            return code, f"{asked} is legal and raised {seen.error}"
+            return code, f"{Said(step.operation)} is legal and raised {seen.error}"
         if isinstance(call, StateCall):
             return self._state_call(step, call, seen)
         for uid in step.back:

@@ -39,6 +39,8 @@ def fresh_of(tensor: torch.Tensor) -> tuple[Fresh | None, int]:
     found: Fresh | None = getattr(base, _MARK, None)
     if found is None or tensor._version != found.version or base.dtype != tensor.dtype:
         return None, 0
+    if tensor is base and tensor.numel() == found.written.size:
+        return found, 0
     shift = int(tensor.storage_offset()) - found.start
     return (found, shift) if shift >= 0 and shift + reach(tensor) <= found.written.size else (None, 0)
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from impl.emulator.choice import where
 from impl.emulator.dtypes import (
     INT1,
     INT8,
@@ -35,7 +36,6 @@ from impl.emulator.values import (
     settled,
     use,
     value_of,
-    where,
 )
 from impl.emulator.values import cast as _cast
 
@@ -187,7 +187,7 @@ def minimum(x: Any, y: Any) -> Value:
     a, b, dtype = x.data, y.data, x.type
     if a.__class__ is int:
         if b.__class__ is int:
-            return x if a < b else y
+            return value_of(x if a < b else y)
         a = dtype.lane[a]
     elif b.__class__ is int:
         b = dtype.lane[b]
@@ -202,7 +202,7 @@ def maximum(x: Any, y: Any) -> Value:
     a, b, dtype = x.data, y.data, x.type
     if a.__class__ is int:
         if b.__class__ is int:
-            return x if a > b else y
+            return value_of(x if a > b else y)
         a = dtype.lane[a]
     elif b.__class__ is int:
         b = dtype.lane[b]
@@ -304,7 +304,11 @@ def _fitted(result: Any, dtype: DType, bad: Bad | None, how: str) -> Value:
 
 def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DType | None = None) -> Value:
     """The sum, of all lanes or along an axis."""
-    added = value if value.__class__ is Value and dtype is None and value.type.bits >= 32 else _summands(value, dtype)
+    added = (
+        value
+        if value.__class__ is Value and dtype is None and value.type.bits >= 32
+        else _summands(value, dtype)
+    )
     if added.bad is None and axis == 0 and not keep_dims:
         lanes, kind = added.data, added.type
         if lanes.__class__ is not int and lanes.ndim == 1 and lanes.size <= FEW:

@@ -85,7 +85,7 @@ class Kernel:
             args = tuple(given[name] for name in self._names)
         sizes = grid(dict(zip(self._names, args, strict=True))) if callable(grid) else grid
         sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-        whole = tuple(int(size) for size in (*sizes, 1, 1)[:3])
+        whole = (int(sizes[0]), 1, 1) if len(sizes) == 1 else tuple(int(s) for s in (*sizes, 1, 1)[:3])
         values = [
             value if fixed else _argument(name, value)
             for name, fixed, value in zip(self._names, self._fixed, args, strict=True)

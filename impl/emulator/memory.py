@@ -344,7 +344,13 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
     places = at.data
     if places.__class__ is not int and places.dtype is not _INDEX:
         places = places.astype(_INDEX)
-    if on.__class__ is data.__class__ and value.bad is None and at.bad is None and on.shape == data.shape:
+    if (
+        on is not None
+        and on.__class__ is data.__class__
+        and value.bad is None
+        and at.bad is None
+        and on.shape == data.shape
+    ):
         chosen = places[on]  # blocks both: what is masked is an array, and so is what it is written
         if _within(chosen, at, memory.size):
             if chosen.size:

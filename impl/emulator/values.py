@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from impl.emulator import bounds as bounds_of
+from impl.emulator.bounds import Bounds, Number
 from impl.emulator.dtypes import ALL, INT1, KEPT, DType, Unsupported, of_number, promoted
 from impl.emulator.findings import NO_RESULT, WRAP, Cause, place, report_use
 
-Number = int | None
-Bounds = tuple[int, int]
-FAR = -(1 << 200), 1 << 200  # bounds that say nothing
 FEW = 64  # lanes
 
 
@@ -98,71 +97,8 @@ def _arithmetic(
     return method, mirrored
 
 
-def _add(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return al + bl, ah + bh
-
-
-def _subtract(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return al - bh, ah - bl
-
-
-def _multiply(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    if al >= 0 and bl >= 0:
-        return al * bl, ah * bh
-    corners = al * bl, al * bh, ah * bl, ah * bh
-    return min(corners), max(corners)
-
-
-# Where both operands are known not to be negative, NumPy's division is Triton's.
-def _divide(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return (al // bh, ah // bl) if al >= 0 and bl > 0 else FAR
-
-
-def _remain(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    if bl <= 0:
-        return FAR
-    if al < 0:  # lanes that are off often are: what was loaded there is 0, and something is taken from it
-        return max(al, 1 - bh), min(max(ah, 0), bh - 1)
-    return (al, ah) if ah < bl else (0, min(ah, bh - 1))
-
-
-def _modulo(a: Any, b: Any) -> Any:
-    """With the sign of `a`, for `b` above 0."""
-    if a.__class__ is int and b.__class__ is int:
-        return a % b if a >= 0 else -(-a % b)
-    return np.fmod(a, b)
-
-
-def _shift_left(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return (al << bl, ah << bh) if al >= 0 and bl >= 0 and bh < 64 else FAR
-
-
-def _shift_right(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return (al >> bh, ah >> bl) if al >= 0 and bl >= 0 and bh < 64 else FAR
-
-
-def _quotient(a: int, b: int) -> Number:
-    """Towards zero, as in C."""
-    if not b:
-        return None
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def _remainder(a: int, b: int) -> Number:
-    """With the sign of `a`, as in C."""
-    return (abs(a) % abs(b)) * (1 if a >= 0 else -1) if b else None
-
-
-def _left(a: int, b: int) -> Number:
-    return a << b if 0 <= b < 64 else None
-
-
-def _right(a: int, b: int) -> Number:
-    return a >> b if 0 <= b < 64 else None
-
-
-_plus, _plus_mirrored = _arithmetic("+", operator.add, _add, operator.add)
-_minus, _minus_mirrored = _arithmetic("-", operator.sub, _subtract, operator.sub)
+_plus, _plus_mirrored = _arithmetic("+", operator.add, bounds_of.add, operator.add)
+_minus, _minus_mirrored = _arithmetic("-", operator.sub, bounds_of.subtract, operator.sub)
 
 
 def _sum(self: Value, other: Any) -> Any:
@@ -332,15 +268,19 @@ class Value:
         return 0 - self
 
     def __abs__(self) -> Any:
-        return where(self < 0, -self, self) if self.lo < 0 else self
+        if self.lo >= 0:
+            return self
+        from impl.emulator.choice import where  # which needs this class
+
+        return where(self < 0, -self, self)
 
     __add__, __radd__ = _sum, _plus_mirrored
     __sub__, __rsub__ = _difference, _minus_mirrored
-    __mul__, __rmul__ = _arithmetic("*", operator.mul, _multiply, operator.mul)
-    __floordiv__, __rfloordiv__ = _arithmetic("//", operator.floordiv, _divide, _quotient)
-    __mod__, __rmod__ = _arithmetic("%", _modulo, _remain, _remainder)
-    __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, _shift_left, _left)
-    __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, _shift_right, _right)
+    __mul__, __rmul__ = _arithmetic("*", operator.mul, bounds_of.multiply, operator.mul)
+    __floordiv__, __rfloordiv__ = _arithmetic("//", operator.floordiv, bounds_of.divide, bounds_of.quotient)
+    __mod__, __rmod__ = _arithmetic("%", bounds_of.modulo, bounds_of.remain, bounds_of.remainder)
+    __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, bounds_of.shift_left, bounds_of.left)
+    __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, bounds_of.shift_right, bounds_of.right)
     __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
     __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
     __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
@@ -417,7 +357,7 @@ def seen_bounds(data: Any) -> Bounds:
     """The smallest and the largest lane of an array; 0 and 0 where there is none."""
     if data.size > FEW:
         return int(data.min()), int(data.max())
-    lanes = data.reshape(-1).tolist()  # many times faster than NumPy's reductions of short arrays
+    lanes = data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()  # many times faster than NumPy's reductions of short arrays
     return (min(lanes), max(lanes)) if lanes else (0, 0)
 
 
@@ -486,59 +426,3 @@ def settled(exact: Any, dtype: DType, bad: Bad | None, what: str) -> Value:
 
 def _objects(data: Any) -> Any:
     return data if data.__class__ in (int, bool) else data.astype(object)
-
-
-# -- choosing ------------------------------------------------------------------------------------------
-
-
-def where(condition: Any, x: Any, y: Any) -> Value:
-    """Lane by lane `x` or `y`, with the poison of the chosen side and of the condition."""
-    if condition.__class__ is not Value or condition.type is not INT1:
-        condition = cast(value_of(condition), INT1)
-    if x.__class__ is not Value or y.__class__ is not Value or x.type is not y.type:
-        x, y = pair(x, y)
-    if condition.bad is None and x.bad is None and y.bad is None:
-        chosen = _chosen(condition.data, x.data, y.data, x.type)
-        if chosen is not None:
-            if chosen.__class__ is int:
-                return x if condition.data else y
-            return Value(chosen, x.type, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
-    data = np.where(condition.data, x.data, y.data)
-    if data.dtype is not x.type.numpy:
-        data = data.astype(x.type.numpy)
-    bad = None
-    if x.bad is not None or y.bad is not None or condition.bad is not None:
-        sides = [side.bad.mask if side.bad is not None else False for side in (x, y)]
-        bad = condition.bad
-        chosen = np.where(condition.data, *sides)
-        if chosen.any():
-            cause = next(
-                side.bad.cause for side in (x, y) if side.bad is not None and np.any(chosen & side.bad.mask)
-            )
-            bad = merged(Bad(chosen if chosen.shape else True, cause), bad)
-    if not data.shape:
-        return block(data.item(), x.type, bad)
-    return Value(data, x.type, min(x.lo, y.lo), max(x.hi, y.hi), bad)
-
-
-def _chosen(on: Any, x: Any, y: Any, dtype: DType) -> Any:
-    """The data of `where` in its usual forms, in a third of the time that NumPy's takes; None for others."""
-    if x.__class__ is int:
-        if y.__class__ is int:
-            return (x if on else y) if on.__class__ is bool else None
-        if on.__class__ is bool or on.shape != y.shape:
-            return None
-        made = y.copy()
-        made[on] = dtype.lane[x]
-        return made
-    if on.__class__ is bool or x.__class__ is bool or on.shape != x.shape:
-        return None
-    if y.__class__ is int:
-        made = x.copy()
-        made[~on] = dtype.lane[y]
-        return made
-    if y.__class__ is bool or y.shape != x.shape:
-        return None
-    made = y.copy()
-    np.putmask(made, on, x)
-    return made
