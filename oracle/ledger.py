@@ -186,10 +186,8 @@ def _grant(
         if inside:
             grown.append((request.pages[-1], request.length % page_size, place, inside))
         uids = tuple(range(uid, uid + pages))
-        fresh.extend(
-            (u, place + at, min(page_size, count - at))
-            for u, at in zip(uids, range(inside, count, page_size), strict=True)
-        )
+        for u, at in zip(uids, range(inside, count, page_size), strict=True):
+            fresh.append((u, place + at, page_size if count - at > page_size else count - at))
         requests[name] = Request(request.pages + uids, request.length + count, request.base, request.last)
         uid += pages
         place += count
