@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
 
 from impl.kvpool import KVPool
@@ -15,6 +17,8 @@ class Contents:
 
     def __init__(self, kv: KVPool, window: KVPool | None) -> None:
         self._kv, self._window = kv, window
+        self._numbers = _Numbers(kv)
+        self._window_numbers = _Numbers(window) if window is not None else None
         self._stamp = 0
         self._written: dict[Slot, tuple[int, int | None]] = {}  # slot -> stamp, window slot
         self._copies: dict[str, list[int | None]] = {}
@@ -22,7 +26,7 @@ class Contents:
     def write(self, step: Step, slots: torch.Tensor, window: torch.Tensor | None) -> None:
         """Write new tokens of a step at the slots that it was given."""
         count = slots.numel()
-        stamps = torch.arange(self._stamp + 1, self._stamp + 1 + count)
+        stamps = torch.arange(self._stamp + 1, self._stamp + 1 + count, device=slots.device)
         where = window.tolist() if window is not None else [None] * count
         for uid, place, tokens in step.fresh:
             for k in range(tokens):
@@ -31,11 +35,11 @@ class Contents:
             for k in range(tokens):
                 self._written[uid, offset + k] = self._stamp + 1 + place + k, where[place + k]
         self._stamp += count
-        _fill(self._kv, slots, stamps)
-        if self._window is not None and window is not None:
+        self._numbers.write(slots, stamps)
+        if self._window is not None and self._window_numbers is not None and window is not None:
             # Where the mapping is wrong, the judge says so: nothing is written outside.
             inside = (window >= 0) & (window < self._window.size + self._window.page_size)
-            _fill(self._window, window[inside], stamps[inside.cpu()])
+            self._window_numbers.write(window[inside], stamps[inside])
 
     def check(self, call: FreeCall, numbers: Callable[[Iterable[Run]], list[int]]) -> str:
         """Compare what lies at the slots that a free gives up with what was written there, for the last time.
@@ -48,14 +52,14 @@ class Contents:
             return ""
         entries = [self._written.pop(slot) for slot in known]
         slots = numbers((uid, k, k + 1) for uid, k in known)
-        problem = _compare(self._kv, "", slots, [stamp for stamp, _ in entries])
-        if problem or self._window is None:
+        problem = self._numbers.compare("", slots, [stamp for stamp, _ in entries])
+        if problem or self._window_numbers is None:
             return problem
         kept = [
             entry for (uid, _), entry in zip(known, entries, strict=True) if uid not in call.gone and entry[1]
         ]
-        return _compare(
-            self._window, "the window's ", [w or 0 for _, w in kept], [stamp for stamp, _ in kept]
+        return self._window_numbers.compare(
+            "the window's ", [w or 0 for _, w in kept], [stamp for stamp, _ in kept]
         )
 
     def copied(self, call: CopyCall) -> None:
@@ -82,22 +86,37 @@ class Contents:
         return entry[0] if entry else None
 
 
-def _compare(pool: KVPool, whose: str, slots: list[int], wanted: list[int]) -> str:
-    index = torch.tensor(slots, dtype=torch.int64, device=pool.k_buffer[0].device)
-    for layer in range(pool.layers):
-        k, v = pool.get_kv(layer, index)
-        for name, tensor, sign in (("K", k, 1), ("V", v, -1)):
-            stamps = torch.tensor(wanted, dtype=tensor.dtype, device=tensor.device).view(-1, 1, 1)
-            right = sign * (stamps * pool.layers + layer)
-            wrong = (tensor != right).flatten(1).any(1)
-            if bool(wrong.any()):
-                at = slots[int(wrong.nonzero()[0])]
-                return f"{whose}{name} of layer {layer} at slot {at} is not what was written there"
-    return ""
+class _Numbers:
+    """What stands for a stamp at a slot of a pool: stamp * layers + layer in K of a layer, the same below zero in V."""
+
+    def __init__(self, pool: KVPool) -> None:
+        self._pool = pool
+        self._first, self._step = _line(pool.layers, pool.dtype, str(pool.device))
+
+    def _of(self, stamps: torch.Tensor) -> torch.Tensor:
+        both = torch.addcmul(self._first, self._step, stamps.to(self._pool.dtype).view(-1, 1, 1))
+        return both.expand(-1, -1, -1, *self._pool.buffers.shape[3:])
+
+    def write(self, slots: torch.Tensor, stamps: torch.Tensor) -> None:
+        """Write new tokens, in all layers, heads and dimensions."""
+        self._pool.buffers.index_copy_(2, slots.long(), self._of(stamps))
+
+    def compare(self, whose: str, slots: list[int], stamps: list[int]) -> str:
+        """What lies at some slots and is not what was written there, as a sentence; empty if all is right."""
+        device = self._pool.buffers.device
+        index, wanted = (
+            torch.from_numpy(np.array(part, dtype=np.int64)).to(device) for part in (slots, stamps)
+        )
+        wrong = self._pool.buffers.index_select(2, index) != self._of(wanted)
+        if not bool(wrong.any()):
+            return ""
+        layer, kind, at = wrong.flatten(3).any(3).transpose(0, 1).nonzero()[0].tolist()
+        return f"{whose}{'KV'[kind]} of layer {layer} at slot {slots[at]} is not what was written there"
 
 
-def _fill(pool: KVPool, slots: torch.Tensor, stamps: torch.Tensor) -> None:
-    spread = stamps.to(pool.dtype).to(slots.device).view(-1, 1, 1).expand(-1, *pool.k_buffer[0].shape[1:])
-    for layer in range(pool.layers):
-        values = spread * pool.layers + layer
-        pool.set_kv(layer, slots, values, -values)
+@functools.cache
+def _line(layers: int, dtype: torch.dtype, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """What stands for stamp 0, and what each further one adds, for K and V of each layer."""
+    signs = torch.tensor([[1], [-1]], dtype=dtype, device=device)
+    first = signs * torch.arange(layers, dtype=dtype, device=device)
+    return first.view(2, layers, 1, 1, 1), (signs * layers).view(2, 1, 1, 1, 1)

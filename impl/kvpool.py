@@ -25,9 +25,9 @@ class KVPool:
             raise ValueError("page_size, layers, heads and head_dim must be at least 1, and size page_size.")
         self.size, self.page_size, self.layers = size, page_size, layers
         self.dtype, self.device = dtype, device
-        shape = (size + page_size, heads, head_dim)
-        self.k_buffer = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        self.v_buffer = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+        shape = (2, layers, size + page_size, heads, head_dim)
+        self.buffers = torch.zeros(shape, dtype=dtype, device=device)  # K, then V
+        self.k_buffer, self.v_buffer = (list(layered) for layered in self.buffers)
 
     def set_kv(self, layer: int, loc: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Write `k`, `v` [n, heads, head_dim] at slots `loc` [n] of a layer. ValueError for other shapes."""

@@ -63,10 +63,11 @@ class Session:
 
     def __init__(self, config: Config, traits: Traits, bench: Bench, device: str = "cpu") -> None:
         self.config, self.traits, self.device = config, traits, device
+        self._device_type = torch.device(device).type
         self.bench, self.allocator = bench, bench.allocator
         self.index = 0
         self._first: dict[int, int] = {0: 0}  # uid -> its first slot
-        self._watched: list[tuple[int, torch.Tensor, list[int]]] = []
+        self._watched: list[tuple[int, torch.Tensor, list[int], Any]] = []  # the last is what is read
         self._snapshots: dict[str, Any] = {}
         self._kv = Contents(bench.kv, bench.kv_window) if config.data and bench.kv is not None else None
 
@@ -75,7 +76,7 @@ class Session:
         return [
             self.allocator,
             self._snapshots if snapshots else {},
-            [tensor for _, tensor, _ in self._watched] if answers else [],
+            [tensor for _, tensor, _, _ in self._watched] if answers else [],
         ]
 
     def copy(self, parts: list[Any]) -> Session:
@@ -86,7 +87,9 @@ class Session:
         other.__dict__.update(self.__dict__)
         other.allocator, other._snapshots, answers = parts
         other.bench, other._first = replace(self.bench, allocator=other.allocator), dict(self._first)
-        other._watched = [(w[0], tensor, w[2]) for w, tensor in zip(self._watched, answers, strict=False)]
+        other._watched = [
+            (w[0], tensor, w[2], _readable(tensor)) for w, tensor in zip(self._watched, answers, strict=False)
+        ]
         return other
 
     def number_pages(self) -> None:
@@ -291,7 +294,8 @@ class Session:
         if answer.is_meta:
             return Observation("odd", error="a tensor that holds nothing, on the meta device")
         flat = answer.reshape(-1) if answer.dim() != 1 else answer
-        numbers = flat.tolist()
+        readable = _readable(flat)
+        numbers = readable.tolist()
         slots = tuple(numbers)
         seen = Observation("slots", slots, tensor=self._departs(METHODS[type(step.operation)], answer))
         for uid, place, _ in step.fresh:
@@ -307,7 +311,7 @@ class Session:
         if self.config.overwrite and self.index % 2:
             answer.zero_()
             numbers = [0] * len(numbers)
-        self._watched = [*self._watched[-WATCHED + 1 :], (self.index, flat, numbers)]
+        self._watched = [*self._watched[-WATCHED + 1 :], (self.index, flat, numbers, readable)]
         return seen
 
     def _departs(self, method: str, answer: torch.Tensor) -> str:
@@ -316,7 +320,7 @@ class Session:
             return f"is {str(answer.dtype).removeprefix('torch.')}, and {promised} is promised"
         if answer.dim() != 1:
             return f"has shape {tuple(answer.shape)}, and one dimension is promised"
-        if answer.device.type != torch.device(self.device).type:
+        if answer.device.type != self._device_type:
             return f"is on {answer.device}, and the pool on {self.device}"
         return "" if answer.is_contiguous() else "is not contiguous"
 
@@ -326,8 +330,8 @@ class Session:
                 tensor.zero_()
 
     def _disturbed(self) -> str:
-        for index, tensor, values in self._watched:
-            if tensor.tolist() != values:
+        for index, _, values, readable in self._watched:
+            if readable.tolist() != values:
                 return f"the tensor that operation {index} was given changed afterwards"
         return ""
 
@@ -418,6 +422,14 @@ def attributes_of(allocator: Any, config: Config, names: frozenset[str], device:
         if name == "device" and torch.device(got).type != torch.device(device).type:
             return f"device is {got}, and {device} is right"
     return ""
+
+
+def _readable(tensor: torch.Tensor) -> Any:
+    """The tensor, or the same memory as NumPy sees it: lists of that are made eight times as fast."""
+    return tensor.numpy() if tensor.is_cpu and tensor.dtype in _INDICES else tensor
+
+
+_INDICES = frozenset((torch.int32, torch.int64))
 
 
 def _spoil(given: dict[str, Any], flaw: str, first: int) -> None:

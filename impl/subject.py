@@ -120,7 +120,10 @@ def pool_lists(allocator: Any) -> Lists:
         if hasattr(allocator, "full_attn_allocator")
         else (allocator,)
     )
-    return tuple(plain(listed.tolist()) for pool in pools for listed in (pool.free_pages, pool.release_pages))
+    found: list[Any] = []
+    for pool in pools:
+        found += plain(pool.free_pages.tolist()), plain(pool.release_pages.tolist())
+    return tuple(found)
 
 
 def plain(numbers: Any) -> Any:

@@ -68,16 +68,15 @@ class TorchEngine:
 
     def put_before(self, slots: torch.Tensor, listed: PageList, page_size: int) -> None:
         """Put the distinct pages of `slots`, sorted, before a list. Page 0 and pages outside the pool are left out."""
-        pages = slots.long().div(page_size, rounding_mode="floor").sort().values
-        inside = (pages > 0) & (pages <= listed.most)
-        first = inside.clone()
-        first[1:] &= pages[1:] != pages[:-1]
-        rank = first.cumsum(0)
-        start = listed.first.base + listed.first.offset - rank[-1:]
-        # One that is met again is written again; row 0 takes what is left out, or has no room.
-        place = torch.where(inside, start + rank - 1, 0).clamp_(min=0)
-        listed.memory[place] = pages.to(listed.memory.dtype)
-        start.clamp_(min=1)
+        above = listed.most + 1
+        # Slot 0 goes first, so that each page has one before it. What is left out becomes page 0, and has rank 0.
+        pages = torch.cat((slots.new_zeros(1), slots)).long().div(page_size, rounding_mode="floor")
+        pages = pages.clamp_(0, above).remainder_(above).sort().values
+        rank = (pages[1:] != pages[:-1]).cumsum(0)
+        row = torch.sub(listed.first.base, rank[-1:]).add_(listed.first.offset - 1)  # before the first page
+        # One that is met again is written again; row 0 takes what has no room, and `row` what is left out.
+        listed.memory.scatter_(0, (rank + row).clamp_(min=0), pages[1:].to(listed.memory.dtype))
+        start = row.clamp_(min=0).add_(1)
         listed.grow_before(start, word_of(start))
 
 

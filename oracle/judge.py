@@ -266,14 +266,14 @@ class Judge:
         return None
 
     def _answer(self, step: Step, seen: Observation) -> Problem:
-        call, asked = step.call, Said(step.operation)
+        call = step.call
         if isinstance(call, (AllocCall, BatchCall)):
             return self._allocation(step, call, seen)
         if seen.outcome == "raised":
             if isinstance(call, StateCall) and call.method == "free_group_end" and step.before.group is None:
                 return None
             code = "DATA" if isinstance(call, CopyCall) else _context(step) or "CONSERVE"
-            return code, f"{asked} is legal and raised {seen.error}"
+            return code, f"{Said(step.operation)} is legal and raised {seen.error}"
         if isinstance(call, StateCall):
             return self._state_call(step, call, seen)
         for uid in step.back:
@@ -345,14 +345,12 @@ class Judge:
                     "ALIGN",
                     f"{asked} goes on inside a page at {wanted}, and got {short(got)}",
                 )
+        end = (self.config.pages + 1) * size
         for uid, place, count in step.fresh:
             first = seen.slots[place]
             got = seen.slots[place : place + count]
-            problem = self._stray(got)
-            if problem:
-                return problem
-            if first % size or got != tuple(range(first, first + count)):
-                return (
+            if first % size or not size <= first < end or got != tuple(range(first, first + count)):
+                return self._stray(got) or (
                     "ALIGN",
                     f"{asked} begins a page with {short(got)}, which is no page from its first slot on",
                 )
@@ -449,7 +447,7 @@ class Judge:
             distinct = set(pages)
             if (
                 len(pages) == free == len(distinct)
-                and not owner.keys() & distinct
+                and distinct.isdisjoint(owner)
                 and (not distinct or (min(distinct) >= 1 and max(distinct) <= capacity))
             ):
                 continue

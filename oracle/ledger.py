@@ -113,9 +113,9 @@ def _batch(
             names.add(item.request)
         growth.append((item.request, request, item.tokens, -(-seq // page_size) - -(-prefix // page_size)))
     call = BatchCall(
-        tuple(r.length for _, r, _, _ in growth),
-        tuple(r.length + tokens for _, r, tokens, _ in growth),
-        tuple(last_slot(r, page_size) for _, r, _, _ in growth),
+        tuple([r.length for _, r, _, _ in growth]),
+        tuple([r.length + tokens for _, r, tokens, _ in growth]),
+        tuple([last_slot(r, page_size) for _, r, _, _ in growth]),
         decode,
         flaw,
     )
@@ -173,8 +173,10 @@ def _grant(
     growth: tuple[tuple[str, Request, int, int], ...],
 ) -> Step:
     """An allocation: of each (name, request, new tokens, new pages), in order, or of none."""
-    need = sum(pages for _, _, _, pages in growth)
-    tokens = sum(count for _, _, count, _ in growth)
+    need = tokens = 0
+    for _, _, count, pages in growth:
+        need += pages
+        tokens += count
     if need > world.free or (ledger.config.swa_pages and need > world.swa_free):
         return Step(operation, "legal", "", call, world, world, fits=False, tokens=tokens)
     page_size = ledger.config.page_size
@@ -189,10 +191,8 @@ def _grant(
         if inside:
             grown.append((request.pages[-1], request.length % page_size, place, inside))
         uids = tuple(range(uid, uid + pages))
-        fresh.extend(
-            (u, place + at, min(page_size, count - at))
-            for u, at in zip(uids, range(inside, count, page_size), strict=True)
-        )
+        for u, at in zip(uids, range(inside, count, page_size), strict=True):
+            fresh.append((u, place + at, page_size if count - at > page_size else count - at))
         requests[name] = Request(request.pages + uids, request.length + count, request.base, request.last)
         uid += pages
         place += count

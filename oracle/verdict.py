@@ -81,11 +81,13 @@ def lists_in_words(lists: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join(f"{name} {short(x)}" for name, x in zip(names, lists, strict=False))
 
 
-@dataclass(frozen=True, slots=True)
 class Said:
     """An operation that becomes its sentence where it is written down: most judgements need none."""
 
-    operation: Operation
+    __slots__ = ("operation",)
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
 
     def __str__(self) -> str:
         return sentence(self.operation)

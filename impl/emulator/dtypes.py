@@ -8,6 +8,26 @@ from typing import Any
 import numpy as np
 
 
+class Lanes(dict[int, Any]):
+    """Numbers as arrays of a type without axes. One that is not of this type stays as it is, for NumPy to compare with."""
+
+    def __init__(self, kind: Any, low: int, high: int) -> None:
+        super().__init__()
+        self._kind, self._low, self._high = kind, low, high
+
+    def __missing__(self, number: int) -> Any:
+        if not self._low <= number <= self._high:
+            return number
+        if len(self) >= KEPT:
+            self.clear()
+        made = self[number] = np.array(number, dtype=self._kind)
+        made.flags.writeable = False
+        return made
+
+
+KEPT = 4096  # numbers of a type
+
+
 class Unsupported(NotImplementedError):
     """A kernel uses what the emulator does not know."""
 
@@ -18,6 +38,8 @@ class DType:
 
     least, most: the same where arithmetic may stay in the type; empty for int1, whose sums are no int1.
     absorbs: this type and narrower ones of its sign, which NumPy widens to it by itself.
+    lane: a number beside an array of this type, as NumPy takes it in half the time. scalars: numbers as values
+    (`impl.emulator.values`), None for one that is not of this type.
     """
 
     name: str
@@ -29,14 +51,17 @@ class DType:
     least: int = field(init=False)
     most: int = field(init=False)
     absorbs: frozenset[DType] = field(init=False, default=frozenset())
+    lane: Lanes = field(init=False)
+    scalars: dict[int, Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         low = -(1 << self.bits - 1) if self.signed else 0
         high = (1 << self.bits - self.signed) - 1
         kind = np.dtype(self.name if self.bits > 1 else np.bool_)
-        made = {"numpy": kind, "low": low, "high": high, "least": low, "most": high}
+        made: dict[str, Any] = {"numpy": kind, "low": low, "high": high, "least": low, "most": high}
         if self.bits == 1:
             made |= {"least": 1, "most": 0}
+        made["lane"] = Lanes(kind, low, high)
         for name, value in made.items():
             object.__setattr__(self, name, value)
 

@@ -12,7 +12,7 @@ from impl.emulator.language import next_power_of_2
 from impl.emulator.launch import Emulator
 from impl.triton_engine import KERNELS, TritonEngine
 
-PROGRAMS = 4
+PROGRAMS = 3
 FEW = 8  # requests
 
 
@@ -23,7 +23,7 @@ class EmulatedEngine(TritonEngine):
     requests and slots are many already, so that small batches and frees take all ways.
     """
 
-    most_freed = 16
+    most_freed = 24
 
     def __init__(self, emulator: Emulator, kernels: Mapping[str, Any] = KERNELS) -> None:
         super().__init__({name: emulator.kernel(kernel) for name, kernel in kernels.items()})
@@ -39,7 +39,8 @@ class EmulatedEngine(TritonEngine):
 
     def share(self, bs: int, total: int) -> tuple[int, int, int, int, int]:
         """How an extend of many requests is shared among programs."""
-        return _narrow(bs, 2), 1, 2, 4, _narrow(total, 4)
+        share = _narrow(total, 4)
+        return _narrow(bs, 2), 1, 2, max(4, share // 4), share
 
     def summed(self, blocks: int) -> int:
         """Sums of blocks that a program of an extend looks at in one go."""

@@ -40,7 +40,8 @@ class Cause(NamedTuple):
 class Now:
     """The program that runs. There is one at a time: programs run one after the other, in one thread.
 
-    stamp: larger than that of the program before by more than a block has lanes. found: the first sentence of each category, in the order in which they came.
+    stamp: larger than that of the program before by more than a block has lanes. alone: whether the launch has one
+    program. found: the first sentence of each category, in the order in which they came.
     undefined: whether lanes that a masked load leaves open may not be used; else they hold 0.
     """
 
@@ -48,6 +49,7 @@ class Now:
     program: tuple[int, int, int] = (0, 0, 0)
     grid: tuple[int, int, int] = (1, 1, 1)
     stamp: int = 0
+    alone: bool = True
     undefined: bool = True
     found: dict[str, str] = field(default_factory=dict)
 

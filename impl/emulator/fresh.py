@@ -39,8 +39,15 @@ def fresh_of(tensor: torch.Tensor) -> tuple[Fresh | None, int]:
     found: Fresh | None = getattr(base, _MARK, None)
     if found is None or tensor._version != found.version or base.dtype != tensor.dtype:
         return None, 0
+    if tensor is base and tensor.numel() == found.written.size:
+        return found, 0
     shift = int(tensor.storage_offset()) - found.start
     return (found, shift) if shift >= 0 and shift + reach(tensor) <= found.written.size else (None, 0)
+
+
+def all_of(lanes: npt.NDArray[np.bool_]) -> bool:
+    """`lanes.all()`, in a fifth of the time."""
+    return bool(np.count_nonzero(lanes) == lanes.size)
 
 
 def _base(tensor: torch.Tensor) -> torch.Tensor:
@@ -54,7 +61,7 @@ def unwritten(tensor: Any) -> list[int]:
     if not isinstance(tensor, torch.Tensor) or tensor.dim() != 1:
         return []
     fresh, shift = fresh_of(tensor)
-    if fresh is None or fresh.written.all():
+    if fresh is None or all_of(fresh.written):
         return []
     places = shift + np.arange(tensor.numel()) * tensor.stride(0)
     left: list[int] = np.flatnonzero(~fresh.written[places]).tolist()
@@ -63,6 +70,8 @@ def unwritten(tensor: Any) -> list[int]:
 
 def reach(tensor: torch.Tensor) -> int:
     """From a tensor's first element to behind its last one."""
+    if tensor.is_contiguous():
+        return tensor.numel()
     if not tensor.numel():
         return 0
     return 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from impl.emulator.choice import where
 from impl.emulator.dtypes import (
     INT1,
     INT8,
@@ -35,7 +36,6 @@ from impl.emulator.values import (
     settled,
     use,
     value_of,
-    where,
 )
 from impl.emulator.values import cast as _cast
 
@@ -65,8 +65,7 @@ class constexpr:
 
 def program_id(axis: int) -> Value:
     """Which program this is, along an axis of the grid."""
-    index = now.program[axis]
-    return Value(index, INT32, index, index)
+    return scalar(now.program[axis], INT32)
 
 
 def num_programs(axis: int) -> Value:
@@ -115,10 +114,10 @@ multiple_of = max_contiguous = max_constancy = _hint
 # -- making --------------------------------------------------------------------------------------------
 
 
-def _fixed(number: Any, what: str) -> int:
+def _fixed(number: Any, what: str) -> Any:
     if number.__class__ is not int:
         raise TypeError(f"{what} is a tl.constexpr, not {type(number).__name__}")
-    return int(number)
+    return number
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -135,6 +134,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _arange(start: int, end: int) -> Value:
+    _shape(end - start)
     data = np.arange(start, end, dtype=np.int32)
     data.flags.writeable = False
     return Value(data, INT32, start, end - 1)
@@ -142,9 +142,7 @@ def _arange(start: int, end: int) -> Value:
 
 def arange(start: Any, end: Any) -> Value:
     """`start` to `end - 1` in int32; their number is a power of two."""
-    first, last = _fixed(start, "the start of a range"), _fixed(end, "the end of a range")
-    _shape(last - first)
-    return _arange(first, last)
+    return _arange(_fixed(start, "the start of a range"), _fixed(end, "the end of a range"))
 
 
 def full(shape: Any, value: Any, dtype: DType) -> Value:
@@ -184,13 +182,31 @@ def cast(value: Any, dtype: DType, bitcast: bool = False) -> Value:
 def minimum(x: Any, y: Any) -> Value:
     """The smaller one."""
     x, y = pair(x, y)
-    return where(x < y, x, y)
+    if x.bad is not None or y.bad is not None or x.type is INT1:
+        return where(x < y, x, y)
+    a, b, dtype = x.data, y.data, x.type
+    if a.__class__ is int:
+        if b.__class__ is int:
+            return value_of(x if a < b else y)
+        a = dtype.lane[a]
+    elif b.__class__ is int:
+        b = dtype.lane[b]
+    return Value(np.minimum(a, b), dtype, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi < y.hi else y.hi)
 
 
 def maximum(x: Any, y: Any) -> Value:
     """The larger one."""
     x, y = pair(x, y)
-    return where(x > y, x, y)
+    if x.bad is not None or y.bad is not None or x.type is INT1:
+        return where(x > y, x, y)
+    a, b, dtype = x.data, y.data, x.type
+    if a.__class__ is int:
+        if b.__class__ is int:
+            return value_of(x if a > b else y)
+        a = dtype.lane[a]
+    elif b.__class__ is int:
+        b = dtype.lane[b]
+    return Value(np.maximum(a, b), dtype, x.lo if x.lo > y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
 
 
 def abs(x: Any) -> Any:
@@ -288,7 +304,17 @@ def _fitted(result: Any, dtype: DType, bad: Bad | None, how: str) -> Value:
 
 def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DType | None = None) -> Value:
     """The sum, of all lanes or along an axis."""
-    added = _summands(value, dtype)
+    added = (
+        value
+        if value.__class__ is Value and dtype is None and value.type.bits >= 32
+        else _summands(value, dtype)
+    )
+    if added.bad is None and axis == 0 and not keep_dims:
+        lanes, kind = added.data, added.type
+        if lanes.__class__ is not int and lanes.ndim == 1 and lanes.size <= FEW:
+            total = builtins.sum(lanes.tolist())  # many times faster than NumPy's
+            if kind.low <= total <= kind.high:
+                return scalar(total, kind)
     lanes = _exact(added)
     if lanes.size <= FEW and not keep_dims and (axis is None or (lanes.ndim == 1 and axis == 0)):
         result = builtins.sum(lanes.reshape(-1).tolist())  # many times faster than NumPy's
@@ -307,16 +333,27 @@ def cumsum(value: Any, axis: int = 0, reverse: bool = False, dtype: DType | None
         return np.flip(sums, axis) if reverse else sums
 
     bad = added.bad
+    if bad is None and added.lo >= 0 and axis == 0 and not reverse and np.ndim(added.data) == 1:
+        lanes = added.data
+        if added.hi * lanes.size <= added.type.high:
+            sums = np.add.accumulate(lanes, dtype=lanes.dtype)
+            return Value(sums, added.type, sums.item(0), sums.item(-1))  # they never fall
     if bad is not None:
         bad = Bad(run(np.logical_or, np.broadcast_to(bad.mask, added.shape)), bad.cause)
     return _fitted(run(np.add, _exact(added)), added.type, bad, "sums up")
 
 
-def _reduction(reduce: Any, words: str, says: str, dtype: DType | None = None) -> Callable[..., Value]:
+def _reduction(
+    reduce: Any, words: str, says: str, dtype: DType | None = None, among: Any = None
+) -> Callable[..., Value]:
     def made(value: Any, axis: int | None = None, keep_dims: bool = False, **unknown: Any) -> Value:
         if unknown:
             raise Unsupported(f"{', '.join(unknown)}= of a reduction is not emulated")
         given = value_of(value)
+        if among is not None and axis == 0 and given.bad is None and given.data.__class__ is not int:
+            lanes, kind = given.data, given.type
+            if lanes.ndim == 1 and lanes.size <= FEW and kind is not INT1:
+                return scalar(among(lanes.tolist()), kind)
         result = reduce(np.asarray(given.data), axis=axis, keepdims=keep_dims)
         return _folded(given, words, result, axis, keep_dims, dtype)
 
@@ -324,8 +361,12 @@ def _reduction(reduce: Any, words: str, says: str, dtype: DType | None = None) -
     return made
 
 
-max = _reduction(np.max, "takes the largest of", "The largest lane, of all or along an axis.")
-min = _reduction(np.min, "takes the smallest of", "The smallest lane, of all or along an axis.")
+max = _reduction(
+    np.max, "takes the largest of", "The largest lane, of all or along an axis.", among=builtins.max
+)
+min = _reduction(
+    np.min, "takes the smallest of", "The smallest lane, of all or along an axis.", among=builtins.min
+)
 argmax = _reduction(
     np.argmax, "takes the largest of", "Where the largest lane is; the first of several.", INT32
 )
@@ -368,11 +409,18 @@ def atomic_cas(pointer: Any, cmp: Any, val: Any, **hints: Any) -> Value:
 
 def range(*bounds: Any) -> Iterator[Value]:
     """A loop of the run: its variable is a tensor, of the widest type of the bounds and at least int32."""
-    values = [value_of(bound) for bound in bounds]
-    kind = functools.reduce(promoted, (value.type for value in values), INT32)
-    for value in values:
+    kind, numbers = INT32, []
+    for bound in bounds:
+        if bound.__class__ is int and INT32.low <= bound <= INT32.high:
+            numbers.append(bound)
+            continue
+        value = value_of(bound)
         use(value, "loops to")
-    return (scalar(number, kind) for number in builtins.range(*(int(value.data) for value in values)))
+        kind = promoted(kind, value.type)
+        numbers.append(int(value.data))
+    if kind.signed:  # then each number is of it, as the bounds are
+        return map(kind.scalars.__getitem__, builtins.range(*numbers))
+    return (scalar(number, kind) for number in builtins.range(*numbers))
 
 
 static_range = builtins.range

@@ -53,10 +53,13 @@ class Emulator:
 
         answer: what the allocator gave, to be looked at as well.
         """
-        self.look_at(answer)
+        if answer is not None:
+            self.look_at(answer)
+        if not self.found:
+            return ""
         sentences = [f"{category}: {sentence}" for category, sentence in self.found.items()]
         self.found.clear()
-        return sentences[0] if sentences else ""
+        return sentences[0]
 
 
 class Kernel:
@@ -68,24 +71,29 @@ class Kernel:
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters
         self._names, self._known = tuple(parameters), parameters.keys()
-        self._fixed = {p.name for p in parameters.values() if _is_constexpr(p.annotation)}
+        self._said = {"num_warps"} - self._known  # beside the arguments, in most launches
+        self._fixed = tuple(_is_constexpr(p.annotation) for p in parameters.values())
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return lambda *args, **kwargs: self._launch(grid, args, kwargs)
 
     def _launch(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = dict(zip(self._names, args, strict=False)) | kwargs
-        if len(given) < len(args) + len(kwargs) or given.keys() != self._known:
-            given = self._completed(args, kwargs)
-        sizes = grid(given) if callable(grid) else grid
+        if len(args) != len(self._names) or kwargs.keys() != self._said or not _is_warps(kwargs["num_warps"]):
+            given = dict(zip(self._names, args, strict=False)) | kwargs
+            if len(given) < len(args) + len(kwargs) or given.keys() != self._known:
+                given = self._completed(args, kwargs)
+            args = tuple(given[name] for name in self._names)
+        sizes = grid(dict(zip(self._names, args, strict=True))) if callable(grid) else grid
         sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-        whole = tuple(int(size) for size in (*sizes, 1, 1)[:3])
+        whole = (int(sizes[0]), 1, 1) if len(sizes) == 1 else tuple(int(s) for s in (*sizes, 1, 1)[:3])
         values = [
-            given[name] if name in self._fixed else _argument(name, given[name]) for name in self._names
+            value if fixed else _argument(name, value)
+            for name, fixed, value in zip(self._names, self._fixed, args, strict=True)
         ]
         emulator, run = self._emulator, self._run
-        before = now.kernel, now.program, now.grid, now.undefined, now.found
+        before = now.kernel, now.program, now.grid, now.alone, now.undefined, now.found
         now.kernel, now.grid = self.fn.__name__, (whole[0], whole[1], whole[2])
+        now.alone = whole == (1, 1, 1)
         now.stamp, now.undefined, now.found = 0, emulator.undefined, emulator.found
         try:
             for z, y, x in itertools.product(range(whole[2]), range(whole[1]), range(whole[0])):
@@ -93,14 +101,14 @@ class Kernel:
                 now.stamp += STEP
                 run(*values)
         finally:
-            now.kernel, now.program, now.grid, now.undefined, now.found = before
+            now.kernel, now.program, now.grid, now.alone, now.undefined, now.found = before
 
     def _completed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments with defaults, and without what is said to the compiler. TypeError as for a function,
         ValueError for a number of warps that Triton refuses."""
         ours = {name: value for name, value in kwargs.items() if name in self._known or name not in OPTIONS}
         warps = kwargs.get("num_warps", 1) if "num_warps" not in ours else 1
-        if warps < 1 or warps & (warps - 1):
+        if not _is_warps(warps):
             raise ValueError(f"{self.fn.__name__}: num_warps is a power of two, not {warps}")
         try:
             bound = self._signature.bind(*args, **ours)
@@ -108,6 +116,10 @@ class Kernel:
             raise TypeError(f"{self.fn.__name__}: {error}") from None
         bound.apply_defaults()
         return dict(bound.arguments)
+
+
+def _is_warps(warps: int) -> bool:
+    return warps > 0 and not warps & (warps - 1)
 
 
 def _argument(name: str, value: Any) -> Any:

@@ -5,7 +5,6 @@ A tensor's elements are what its pointer may touch, however much memory lies beh
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +23,8 @@ from impl.emulator.findings import (
     place,
     report,
 )
-from impl.emulator.fresh import fresh_of, reach
-from impl.emulator.values import Bad, Value, block, cast, merged, scalar, seen_bounds, use, value_of
+from impl.emulator.fresh import all_of, fresh_of, reach
+from impl.emulator.values import FEW, Bad, Value, block, cast, merged, scalar, seen_bounds, use, value_of
 
 BY_TORCH = {getattr(torch, "bool" if dtype is INT1 else dtype.name): dtype for dtype in ALL}
 
@@ -34,7 +33,8 @@ class Memory:
     """One tensor argument of one launch.
 
     flat: its elements by their offset from the pointer. lo, hi: bounds of them, found at the first load.
-    writer: who wrote an element, as `now.stamp` and the lane; 0 where nobody did, None before the first store.
+    writer: who wrote an element, as `now.stamp`; 0 where nobody did, None before the first store, and where there is
+    one program.
     fresh: what is known to be unwritten, and how far inside it the pointer is.
     """
 
@@ -60,30 +60,49 @@ class Memory:
         if self.fresh is None:
             return None
         written = self.fresh.written.take(places + self.shift, mode="clip")
-        return None if written.all() else ~written
+        return None if all_of(written) else ~written
 
     def write(self, places: Any, data: Any, lo: int, hi: int) -> None:
         """Write at one offset or at an array of them, all within the tensor, and note who did."""
-        writer = self.writer
-        if writer is None:
-            writer = self.writer = np.zeros(self.size, dtype=np.int64)
-        stamp = now.stamp
-        before = writer[places]
-        if np.count_nonzero(before):
-            taken = (before > 0) & (before < stamp)
-            if taken.any():
-                twice = np.asarray(places)[taken].min()
-                report(RACE, f"writes {self.name}[{twice}], which another program of the launch has written")
-        if places.__class__ is int:
-            writer[places] = stamp
-        else:
-            marks = lanes(places.size) + stamp
-            writer[places] = marks
-            lost = writer[places] != marks
-            if np.count_nonzero(lost):
-                report(RACE, f"two lanes of one store write {self.name}[{places[lost].min()}]")
+        if not now.alone:
+            self._claim(places)
+        elif places.__class__ is not int:
+            self._distinct(places)
         self.flat[places] = data
         self.wrote(places, lo, hi)
+
+    def _claim(self, places: Any) -> None:
+        """Note that this program writes here, and report where another one has."""
+        writer, stamp = self.writer, now.stamp
+        if writer is None:
+            writer = self.writer = np.zeros(self.size, dtype=np.int64)
+        if places.__class__ is int:
+            before = writer.item(places)
+            if 0 < before < stamp:
+                self._taken(places)
+            writer[places] = stamp
+            return
+        before = writer[places]
+        if any(before.tolist()) if places.size <= FEW else np.count_nonzero(before):
+            taken = (before > 0) & (before < stamp)
+            if taken.any():
+                self._taken(places[taken].min())
+        self._distinct(places)
+        writer[places] = stamp
+
+    def _taken(self, twice: int) -> None:
+        report(RACE, f"writes {self.name}[{twice}], which another program of the launch has written")
+
+    def _distinct(self, places: Any) -> None:
+        """Report two lanes of one store at one place."""
+        if places.size <= FEW:
+            listed = places.tolist()
+            if len(set(listed)) == len(listed):
+                return
+        ordered = np.sort(places)
+        same = ordered[1:] == ordered[:-1]
+        if np.count_nonzero(same):
+            report(RACE, f"two lanes of one store write {self.name}[{ordered[1:][same][0]}]")
 
     def wrote(self, places: Any, lo: int, hi: int) -> None:
         """Note that these offsets hold something now, between these bounds."""
@@ -91,12 +110,6 @@ class Memory:
             self.lo, self.hi = min(self.lo, lo), max(self.hi, hi)
         if self.fresh is not None:
             self.fresh.written[places + self.shift if self.shift else places] = True
-
-
-@functools.lru_cache(maxsize=64)
-def lanes(count: int) -> Any:
-    """Numbers of lanes, from 0."""
-    return np.arange(count, dtype=np.int64)
 
 
 class Pointer:
@@ -166,6 +179,8 @@ def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
     if mask.bad is not None:
         use(mask, "is masked by")
     on, places = mask.data, at.data
+    if on.__class__ is places.__class__ and on.shape == places.shape:  # two arrays
+        return at, on
     if places.__class__ is int:
         if mask.shape:
             raise ValueError("a block can't mask a scalar pointer")
@@ -215,6 +230,20 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
     elif other is not None:
         raise ValueError("other says what disabled lanes hold, and there is no mask")
     places, dtype, size = at.data, memory.type, memory.size
+    if places.__class__ is not int:
+        if places.dtype is not _INDEX:
+            places = places.astype(_INDEX)  # NumPy takes many times as long to index with others
+        if other.__class__ is int and at.bad is None and memory.fresh is None:
+            chosen = places[on]
+            if _within(chosen, at, size) and dtype.low <= other <= dtype.high:
+                if memory.lo is None:
+                    memory.lo, memory.hi = seen_bounds(memory.flat)
+                lo, hi = memory.lo, memory.hi
+                got = np.zeros(places.shape, dtype=dtype.numpy)
+                if other:
+                    got.fill(other)
+                got[on] = memory.flat[chosen]
+                return Value(got, dtype, lo if lo < other else other, hi if hi > other else other)
     outside = None
     if at.lo < 0 or at.hi >= size or at.bad is not None:
         outside = _outside(memory, at, on, OUTSIDE_LOAD, "load")
@@ -236,9 +265,6 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
     if on is None:
         return Value(got, dtype, lo, hi, bad)
     off = ~on
-    if other.__class__ is int and dtype.low <= other <= dtype.high:
-        got[off] = other
-        return Value(got, dtype, lo if lo < other else other, hi if hi > other else other, bad)
     if other is None:
         got[off] = 0
         if now.undefined and np.count_nonzero(off):
@@ -249,6 +275,17 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
     if fill.bad is not None:
         bad = merged(Bad(np.logical_and(fill.bad.mask, off), fill.bad.cause), bad)
     return Value(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
+
+
+_INDEX = np.dtype(np.int64)
+
+
+def _within(places: Any, at: Value, size: int) -> bool:
+    """Whether these places, some of a pointer's, lie within so many elements."""
+    if at.lo >= 0 and at.hi < size:
+        return True
+    lo, hi = seen_bounds(places)
+    return lo >= 0 and (hi < size or not places.size)
 
 
 def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Value:
@@ -262,9 +299,9 @@ def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Val
         )
     if outside is not None:
         return block(0, memory.type, Bad(True, Cause(OUTSIDE_LOAD, place(), f"lies outside {memory.name}")))
-    return block(
-        memory.flat.item(at), memory.type, _open(memory, at, None) if memory.fresh is not None else None
-    )
+    if memory.fresh is None:
+        return scalar(memory.flat.item(at), memory.type)
+    return block(memory.flat.item(at), memory.type, _open(memory, at, None))
 
 
 def _left_open(memory: Memory) -> str:
@@ -296,14 +333,29 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
     if value.type is not dtype:
         value = cast(value, dtype)
     on = None
-    if at.data.__class__ is int:
-        if value.shape:
+    data = value.data
+    if data.__class__ not in (int, bool):
+        if at.data.__class__ is int:
             raise ValueError("a block can't be stored at one place")
-    elif value.shape not in ((), at.data.shape):
-        at = _spread(at, np.broadcast_shapes(value.shape, at.data.shape))
+        if data.shape != at.data.shape:
+            at = _spread(at, np.broadcast_shapes(data.shape, at.data.shape))
     if mask is not None:
         at, on = _enabled(mask, at)
-    places, data = at.data, value.data
+    places = at.data
+    if places.__class__ is not int and places.dtype is not _INDEX:
+        places = places.astype(_INDEX)
+    if (
+        on is not None
+        and on.__class__ is data.__class__
+        and value.bad is None
+        and at.bad is None
+        and on.shape == data.shape
+    ):
+        chosen = places[on]  # blocks both: what is masked is an array, and so is what it is written
+        if _within(chosen, at, memory.size):
+            if chosen.size:
+                memory.write(chosen, data[on], value.lo, value.hi)
+            return
     if value.bad is not None:
         use(value, f"stores into {memory.name}", on)
     outside = None
@@ -338,24 +390,35 @@ def atomic(pointer: Pointer, value: Any, mask: Any, update: Update, **hints: Any
         at = _spread(at, np.broadcast_shapes(value.shape, at.shape))
     if mask is not None:
         at, on = _enabled(mask, at)
-    use(value, f"updates {memory.name} by", on)
+    if value.bad is not None:
+        use(value, f"updates {memory.name} by", on)
     old = load(Pointer(memory, at), mask)
-    use(old, f"updates {memory.name} from", on)
-    enabled = np.broadcast_to(True if on is None else on, at.shape)
+    if old.bad is not None:
+        use(old, f"updates {memory.name} from", on)
+    enabled = _spread_to(True if on is None else on, at.shape)
     if at.lo < 0 or at.hi >= memory.size:
         outside = _outside(memory, at, on, OUTSIDE_STORE, "update")
         enabled = enabled if outside is None else np.logical_and(enabled, np.logical_not(outside))
-    places, operands = np.asarray(at.data), np.broadcast_to(value.data, at.shape)
     before = np.array(old.data, dtype=memory.type.numpy)
-    for lane in np.ndindex(at.shape):
-        if enabled[lane]:
-            here = int(places[lane])
-            was = memory.flat.item(here)
-            before[lane] = was
-            after = memory.type.wrapped(update(int(was), int(operands[lane])))
-            memory.flat[here] = after
+    lanes = before.reshape(-1)
+    flat, wrapped = memory.flat, memory.type.wrapped
+    places, operands = _spread_to(at.data, at.shape).tolist(), _spread_to(value.data, at.shape).tolist()
+    for lane, on_here in enumerate(enabled.tolist()):
+        if on_here:
+            here = places[lane]
+            was = flat.item(here)
+            lanes[lane] = was
+            after = wrapped(update(int(was), int(operands[lane])))
+            flat[here] = after
             memory.wrote(here, after, after)
     return block(before if at.shape else before.item(), memory.type, old.bad)
+
+
+def _spread_to(data: Any, shape: tuple[int, ...]) -> Any:
+    """One lane after the other, where there are lanes of this shape."""
+    if data.__class__ is not np.ndarray or data.shape != shape:
+        data = np.broadcast_to(data, shape)
+    return data.reshape(-1)
 
 
 LOAD_HINTS = frozenset({"cache_modifier", "eviction_policy", "volatile"})

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impl.emulator.dtypes import INT1, DType, Unsupported, of_number, promoted
+from impl.emulator import bounds as bounds_of
+from impl.emulator.bounds import Bounds, Number
+from impl.emulator.dtypes import ALL, INT1, KEPT, DType, Unsupported, of_number, promoted
 from impl.emulator.findings import NO_RESULT, WRAP, Cause, place, report_use
 
-Number = int | None
-Bounds = tuple[int, int]
-FAR = -(1 << 200), 1 << 200  # bounds that say nothing
 FEW = 64  # lanes
 
 
@@ -52,15 +51,29 @@ def _arithmetic(
         if kind is int:
             lo, hi = bounds(self.lo, self.hi, other, other)
             if dtype.least <= lo and hi <= dtype.most:
-                return Value(fast(self.data, other), dtype, lo, hi, self.bad)
+                data = self.data
+                if data.__class__ is int:
+                    if self.bad is None:
+                        return dtype.scalars[fast(data, other)]
+                else:
+                    other = dtype.lane[other]
+                return Value(fast(data, other), dtype, lo, hi, self.bad)
         elif kind is Value and (other.type is dtype or other.type in dtype.absorbs):
             lo, hi = bounds(self.lo, self.hi, other.lo, other.hi)
             if dtype.least <= lo and hi <= dtype.most:
                 bad = self.bad if other.bad is None else merged(self.bad, other.bad)
-                data = other.data
-                if other.type is not dtype and self.data.__class__ is int and data.__class__ is not int:
-                    data = data.astype(dtype.numpy)  # with a plain number NumPy would stay in the narrow type
-                return Value(fast(self.data, data), dtype, lo, hi, bad)
+                a, b = self.data, other.data
+                if b.__class__ is int:
+                    if a.__class__ is not int:
+                        b = dtype.lane[b]
+                    elif bad is None:
+                        return dtype.scalars[fast(a, b)]
+                else:
+                    if a.__class__ is int:
+                        a = dtype.lane[a]
+                    if other.type is not dtype:
+                        b = b.astype(dtype.numpy)  # NumPy takes longer to do so itself
+                return Value(fast(a, b), dtype, lo, hi, bad)
         elif kind is not Value and not isinstance(other, int):
             return NotImplemented
         return slow(*pair(self, other, divides))
@@ -84,76 +97,83 @@ def _arithmetic(
     return method, mirrored
 
 
-def _add(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return al + bl, ah + bh
+_plus, _plus_mirrored = _arithmetic("+", operator.add, bounds_of.add, operator.add)
+_minus, _minus_mirrored = _arithmetic("-", operator.sub, bounds_of.subtract, operator.sub)
 
 
-def _subtract(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return al - bh, ah - bl
+def _sum(self: Value, other: Any) -> Any:
+    """`_plus`, the commonest operator, written out for where nothing is poison: that takes a third less."""
+    dtype = self.type
+    if other.__class__ is Value and other.type is dtype and self.bad is None and other.bad is None:
+        lo, hi = self.lo + other.lo, self.hi + other.hi
+        if dtype.least <= lo and hi <= dtype.most:
+            a, b = self.data, other.data
+            if b.__class__ is int:
+                if a.__class__ is int:
+                    return dtype.scalars[a + b]
+                b = dtype.lane[b]
+            elif a.__class__ is int:
+                a = dtype.lane[a]
+            return Value(a + b, dtype, lo, hi)
+    return _plus(self, other)
 
 
-def _multiply(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    if al >= 0 and bl >= 0:
-        return al * bl, ah * bh
-    corners = al * bl, al * bh, ah * bl, ah * bh
-    return min(corners), max(corners)
-
-
-# Where both operands are known not to be negative, NumPy's division is Triton's.
-def _divide(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return (al // bh, ah // bl) if al >= 0 and bl > 0 else FAR
-
-
-def _remain(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    if al < 0 or bl <= 0:
-        return FAR
-    return (al, ah) if ah < bl else (0, min(ah, bh - 1))
-
-
-def _shift_left(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return (al << bl, ah << bh) if al >= 0 and bl >= 0 and bh < 64 else FAR
-
-
-def _shift_right(al: int, ah: int, bl: int, bh: int) -> Bounds:
-    return (al >> bh, ah >> bl) if al >= 0 and bl >= 0 and bh < 8 else FAR
-
-
-def _quotient(a: int, b: int) -> Number:
-    """Towards zero, as in C."""
-    if not b:
-        return None
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def _remainder(a: int, b: int) -> Number:
-    """With the sign of `a`, as in C."""
-    return (abs(a) % abs(b)) * (1 if a >= 0 else -1) if b else None
-
-
-def _left(a: int, b: int) -> Number:
-    return a << b if 0 <= b < 64 else None
-
-
-def _right(a: int, b: int) -> Number:
-    return a >> b if 0 <= b < 64 else None
+def _difference(self: Value, other: Any) -> Any:
+    """`_minus`, likewise."""
+    dtype = self.type
+    if other.__class__ is Value and other.type is dtype and self.bad is None and other.bad is None:
+        lo, hi = self.lo - other.hi, self.hi - other.lo
+        if dtype.least <= lo and hi <= dtype.most:
+            a, b = self.data, other.data
+            if b.__class__ is int:
+                if a.__class__ is int:
+                    return dtype.scalars[a - b]
+                b = dtype.lane[b]
+            elif a.__class__ is int:
+                a = dtype.lane[a]
+            return Value(a - b, dtype, lo, hi)
+    return _minus(self, other)
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
     def method(self: Value, other: Any) -> Any:
-        kind = other.__class__
+        kind, a = other.__class__, self.data
         if kind is int:
-            return Value(compare(self.data, other), INT1, 0, 1, self.bad)
+            if a.__class__ is not int:
+                other = self.type.lane[other]
+            elif self.bad is None:
+                return INT1.scalars[compare(a, other)]
+            return Value(compare(a, other), INT1, 0, 1, self.bad)
         if kind is not Value and not isinstance(other, int):
             return NotImplemented
         if kind is not Value or other.type.signed != self.type.signed:
             self, other = pair(self, other)
-        bad = self.bad if other.bad is None else merged(self.bad, other.bad)
-        return Value(compare(self.data, other.data), INT1, 0, 1, bad)
+            a = self.data
+        bad, b = self.bad if other.bad is None else merged(self.bad, other.bad), other.data
+        if a.__class__ is not b.__class__:
+            if b.__class__ is int:
+                b = self.type.lane[b]
+            elif a.__class__ is int:
+                a = other.type.lane[a]
+        elif a.__class__ is int and bad is None:
+            return INT1.scalars[compare(a, b)]
+        return Value(compare(a, b), INT1, 0, 1, bad)
 
     return method
 
 
-def _bitwise(combine: Callable[[Any, Any], Any]) -> Any:
+def _any(a: Value, b: Value) -> Bounds:
+    return a.type.low, a.type.high
+
+
+def _and(a: Value, b: Value) -> Bounds:
+    """A number that is not negative keeps the other one below it."""
+    if a.lo < 0:
+        return (0, b.hi) if b.lo >= 0 else _any(a, b)
+    return 0, a.hi if b.lo < 0 or a.hi < b.hi else b.hi
+
+
+def _bitwise(combine: Callable[[Any, Any], Any], bounds: Callable[[Value, Value], Bounds]) -> Any:
     def method(self: Value, other: Any) -> Any:
         kind = other.__class__
         if kind is not Value and not isinstance(other, int):
@@ -162,15 +182,27 @@ def _bitwise(combine: Callable[[Any, Any], Any]) -> Any:
             self, other = pair(self, other)
         dtype = self.type
         bad = self.bad if other.bad is None else merged(self.bad, other.bad)
-        data = combine(self.data, other.data)
-        if data.__class__ is int:
-            return Value(data, dtype, data, data, bad)
-        return Value(data, dtype, dtype.low, dtype.high, bad)
+        a, b = self.data, other.data
+        if dtype is INT1:
+            if bad is None and a.__class__ is bool and b.__class__ is bool:
+                return INT1.scalars[combine(a, b)]
+            return Value(combine(a, b), INT1, 0, 1, bad)
+        if a.__class__ is int:
+            if b.__class__ is int:
+                data = combine(a, b)
+                return Value(data, dtype, data, data, bad)
+            a = dtype.lane[a]
+        elif b.__class__ is int:
+            b = dtype.lane[b]
+        return Value(combine(a, b), dtype, *bounds(self, other), bad)
 
     return method
 
 
 # -- the value -----------------------------------------------------------------------------------------
+
+
+_ALL = slice(None)
 
 
 class Value:
@@ -203,12 +235,13 @@ class Value:
         """The value in another type; what does not fit wraps."""
         if bitcast:
             raise Unsupported("to(…, bitcast=True) is not emulated")
-        return cast(self, dtype)
+        return self if dtype is self.type else cast(self, dtype)
 
     def __getitem__(self, key: Any) -> Value:
         keys = key if isinstance(key, tuple) else (key,)
-        if any(k is not None and k != slice(None) for k in keys):
-            raise Unsupported("of a block only [:, None] and its like are emulated")
+        for k in keys:
+            if k is not None and k != _ALL:
+                raise Unsupported("of a block only [:, None] and its like are emulated")
         bad = self.bad and Bad(np.broadcast_to(self.bad.mask, self.shape)[keys], self.bad.cause)
         return Value(np.asarray(self.data)[keys], self.type, self.lo, self.hi, bad)
 
@@ -235,21 +268,25 @@ class Value:
         return 0 - self
 
     def __abs__(self) -> Any:
-        return where(self < 0, -self, self) if self.lo < 0 else self
+        if self.lo >= 0:
+            return self
+        from impl.emulator.choice import where  # which needs this class
 
-    __add__, __radd__ = _arithmetic("+", operator.add, _add, operator.add)
-    __sub__, __rsub__ = _arithmetic("-", operator.sub, _subtract, operator.sub)
-    __mul__, __rmul__ = _arithmetic("*", operator.mul, _multiply, operator.mul)
-    __floordiv__, __rfloordiv__ = _arithmetic("//", operator.floordiv, _divide, _quotient)
-    __mod__, __rmod__ = _arithmetic("%", operator.mod, _remain, _remainder)
-    __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, _shift_left, _left)
-    __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, _shift_right, _right)
+        return where(self < 0, -self, self)
+
+    __add__, __radd__ = _sum, _plus_mirrored
+    __sub__, __rsub__ = _difference, _minus_mirrored
+    __mul__, __rmul__ = _arithmetic("*", operator.mul, bounds_of.multiply, operator.mul)
+    __floordiv__, __rfloordiv__ = _arithmetic("//", operator.floordiv, bounds_of.divide, bounds_of.quotient)
+    __mod__, __rmod__ = _arithmetic("%", bounds_of.modulo, bounds_of.remain, bounds_of.remainder)
+    __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, bounds_of.shift_left, bounds_of.left)
+    __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, bounds_of.shift_right, bounds_of.right)
     __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
     __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
     __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
-    __and__ = __rand__ = _bitwise(operator.and_)
-    __or__ = __ror__ = _bitwise(operator.or_)
-    __xor__ = __rxor__ = _bitwise(operator.xor)
+    __and__ = __rand__ = _bitwise(operator.and_, _and)
+    __or__ = __ror__ = _bitwise(operator.or_, _any)
+    __xor__ = __rxor__ = _bitwise(operator.xor, _any)
     __hash__ = None  # type: ignore[assignment]
 
     def __truediv__(self, other: Any) -> Any:
@@ -257,6 +294,28 @@ class Value:
 
     __rtruediv__ = __truediv__
 
+
+class _Scalars(dict[int, Value | None]):
+    """Scalars of a type without poison, each made once: nothing changes a value. None for what is not of the type."""
+
+    def __init__(self, dtype: DType) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def __missing__(self, number: int) -> Value | None:
+        dtype = self._dtype
+        if not dtype.low <= number <= dtype.high:
+            return None
+        if len(self) >= KEPT:
+            self.clear()
+        made = self[number] = Value(
+            bool(number) if dtype is INT1 else int(number), dtype, int(number), int(number)
+        )
+        return made
+
+
+for _dtype in ALL:
+    object.__setattr__(_dtype, "scalars", _Scalars(_dtype))
 
 # -- poison --------------------------------------------------------------------------------------------
 
@@ -281,9 +340,10 @@ def merged(a: Bad | None, b: Bad | None) -> Bad | None:
 def scalar(number: int, dtype: DType | None = None) -> Value:
     """A number as a scalar of a type, by default of its own (`of_number`). ValueError where it does not fit."""
     dtype = of_number(number) if dtype is None else dtype
-    if not dtype.low <= number <= dtype.high:
+    made: Value | None = dtype.scalars[number]
+    if made is None:
         raise ValueError(f"{number} is out of range for {dtype}")
-    return Value(bool(number) if dtype is INT1 else int(number), dtype, number, number)
+    return made
 
 
 def block(data: Any, dtype: DType, bad: Bad | None = None) -> Value:
@@ -297,7 +357,7 @@ def seen_bounds(data: Any) -> Bounds:
     """The smallest and the largest lane of an array; 0 and 0 where there is none."""
     if data.size > FEW:
         return int(data.min()), int(data.max())
-    lanes = data.reshape(-1).tolist()  # many times faster than NumPy's reductions of short arrays
+    lanes = data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()  # many times faster than NumPy's reductions of short arrays
     return (min(lanes), max(lanes)) if lanes else (0, 0)
 
 
@@ -315,6 +375,8 @@ def value_of(thing: Any) -> Value:
 
 def pair(a: Any, b: Any, divides: bool = False) -> tuple[Value, Value]:
     """Two operands in the type in which they meet; a plain number takes the type of a tensor."""
+    if a.__class__ is Value and b.__class__ is int and a.type is not INT1:
+        return a, scalar(b, a.type)
     if a.__class__ is Value and isinstance(b, int):
         b = scalar(b, a.type if a.type is not INT1 or b.__class__ is bool else None)
     elif b.__class__ is Value and isinstance(a, int):
@@ -334,7 +396,12 @@ def cast(value: Value, dtype: DType) -> Value:
     if dtype is INT1:
         return Value(data != 0, INT1, 0, 1, bad)
     if dtype.low <= value.lo and value.hi <= dtype.high:
-        data = int(data) if data.__class__ in (int, bool) else data.astype(dtype.numpy)
+        if data.__class__ is int:
+            if bad is None:
+                made: Value = dtype.scalars[data]
+                return made
+        else:
+            data = int(data) if data.__class__ is bool else data.astype(dtype.numpy)
         return Value(data, dtype, value.lo, value.hi, bad)
     return settled(_objects(data), dtype, bad, f"narrows {value.type} to {dtype}")
 
@@ -359,30 +426,3 @@ def settled(exact: Any, dtype: DType, bad: Bad | None, what: str) -> Value:
 
 def _objects(data: Any) -> Any:
     return data if data.__class__ in (int, bool) else data.astype(object)
-
-
-# -- choosing ------------------------------------------------------------------------------------------
-
-
-def where(condition: Any, x: Any, y: Any) -> Value:
-    """Lane by lane `x` or `y`, with the poison of the chosen side and of the condition."""
-    if condition.__class__ is not Value or condition.type is not INT1:
-        condition = cast(value_of(condition), INT1)
-    if x.__class__ is not Value or y.__class__ is not Value or x.type is not y.type:
-        x, y = pair(x, y)
-    data = np.where(condition.data, x.data, y.data)
-    if data.dtype is not x.type.numpy:
-        data = data.astype(x.type.numpy)
-    bad = None
-    if x.bad is not None or y.bad is not None or condition.bad is not None:
-        sides = [side.bad.mask if side.bad is not None else False for side in (x, y)]
-        bad = condition.bad
-        chosen = np.where(condition.data, *sides)
-        if chosen.any():
-            cause = next(
-                side.bad.cause for side in (x, y) if side.bad is not None and np.any(chosen & side.bad.mask)
-            )
-            bad = merged(Bad(chosen if chosen.shape else True, cause), bad)
-    if not data.shape:
-        return block(data.item(), x.type, bad)
-    return Value(data, x.type, min(x.lo, y.lo), max(x.hi, y.hi), bad)
