@@ -41,6 +41,8 @@ def claim_of(emitter: Emitter, violation: Violation) -> Claim:
 
 def _new_allocator(emitter: Emitter, violation: Violation) -> Iterator[str]:
     config = emitter.config
+    if violation.code == "REJECT":
+        raise NoHandover("what a constructor says to other pools is asked by kvassay alone: replay it")
     if violation.code == "MAP":
         yield says(mismapped(violation.summary, emitter.claims.translates), violation)
         return

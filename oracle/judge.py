@@ -117,6 +117,8 @@ class Judge:
             problem = "TYPE", f"of a new allocator {seen.tensor}"
         if problem is None and seen.outcome in ("raised", "crashed"):
             problem = "CLEAR", f"a new allocator could not be made: {seen.error}"
+        if problem is None and seen.misbuilt and self.level == "hardened":
+            problem = "REJECT", seen.misbuilt
         return Violation(problem[0], "fault", 0, "__init__", problem[1]) if problem else None
 
     def check(self, step: Step, seen: Observation) -> Violation | None:

@@ -80,6 +80,8 @@ class Traits:
     the mapping is one of them, the KV cache has the same.
     translates: dtype of the SWA slots of full slots, where it is promised; then -1 stays -1, so that a request
     without a last token stays one.
+    checks_pools: its constructor raises TypeError or ValueError for a pool that can't be, and makes the largest one
+    that its indices can number (`impl.constructor`).
     """
 
     operations: frozenset[str] = ALWAYS | OPTIONAL
@@ -91,6 +93,7 @@ class Traits:
     dialect: Dialect | None = None
     attributes: frozenset[str] = frozenset()
     translates: str = ""
+    checks_pools: bool = False
 
     def dtype_of(self, method: str) -> str:
         """The index dtype promised for a method's answer."""

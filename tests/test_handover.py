@@ -14,12 +14,15 @@ from fuzz.constructors import NoHandover, maker_of
 from fuzz.handover import pytest_function, script, write
 from impl.defects.catalogue import defect
 from impl.engines import local_engine
+from impl.names import local
 from impl.sglang_fetch import fetch
 from impl.torch_engine import TorchEngine
 from oracle import casefile
 from oracle.batch import Batch
 from oracle.casefile import BatchFile, CaseFile
 from oracle.ops import Alloc, Case, Config
+from oracle.traits import Traits
+from properties.judged import judged
 from properties.kernels import check_batch
 
 REPOSITORY = Path(__file__).parent.parent
@@ -205,6 +208,16 @@ def test_what_cannot_be_handed_over_is_said(file, says):
         script(file)
     with pytest.raises(NoHandover, match=says):
         pytest_function(file)
+
+
+def test_what_a_constructor_says_to_other_pools_is_not_handed_over():
+    file = CaseFile(
+        Case(Config("paged", 1, debug=True), ()), "defect:page-of-none", "hardened", claims=Traits()
+    )
+    finding = judged(local(file.subject), file.case, file.level).violation
+    assert finding.code == "REJECT"
+    with pytest.raises(NoHandover, match="asked by kvassay alone"):
+        script(replace(file, finding=finding))
 
 
 @pytest.mark.parametrize("name", ["token", "paged", "ascend", "swa", "paged[engine=triton]"])

@@ -302,6 +302,14 @@ def test_wrong_answer_is_rejected_and_the_right_one_accepted(row: Row, level: st
     assert re.search(row.summary, violation.summary)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_the_constructor_says_to_other_pools_counts_at_hardened_level(level: str) -> None:
+    said = "a pool in pages of 0 slots cannot be, and was made"
+    violation = judged(PAGED, (GROW,), level, BEGIN, now(misbuilt=said))
+    right = Violation("REJECT", "fault", 0, "__init__", said) if level == "hardened" else None
+    assert violation == right
+
+
 def test_every_code_is_covered() -> None:
     assert {row.code for row in ROWS} == set(CODES)
 
