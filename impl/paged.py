@@ -74,8 +74,11 @@ class PagedAllocator(PoolAllocator):
         debug: bool | None = None,
     ) -> None:
         super().__init__(size, page_size, dtype, device, kvcache, need_sort, debug=debug)
-        self.engine = default_engine(device) if engine is None else engine
+        self.engine = self._default_engine(device) if engine is None else engine
         self.clear()
+
+    def _default_engine(self, device: str | torch.device) -> IndexEngine:
+        return default_engine(device)
 
     def alloc_extend(
         self,
