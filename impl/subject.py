@@ -257,5 +257,6 @@ def _claims(part: str, debug: bool, page_size: int) -> Traits:
         attributes=_ATTRIBUTES | (_SWA_ATTRIBUTES if kind == "swa" else frozenset()),
         translates="int32" if kind == "swa" else "",
         dialect=SEED_TOKEN if page_size == 1 and kind != "paged" else SEED_PAGED,
+        errors=frozenset({"TypeError", "ValueError"}),
         checks_pools=True,
     )
