@@ -222,7 +222,7 @@ DEFECTS = (
            "a batch whose lengths differ is not refused before launch", 1),
     Defect("F29-nobody", "paged", NobodyTakesAgain, "CONSERVE EXHAUST",
            seen="an empty batch that reads the page count which the launch before left behind", shortest=2),
-    Defect("late-refusal", "paged", RefusesTooLate, "ATOMIC UNIQUE", "hardened",
+    Defect("late-refusal", "paged", RefusesTooLate, "ATOMIC UNIQUE REJECT", "hardened",
            "debug assertions that fire after the state has changed", shortest=1),
     Defect("batch-loses-page", "paged", BatchLosesPage, "CONSERVE", shortest=1),
     Defect("longest-first", "paged", LongestFirst, "EXHAUST REUSE", shortest=1),
