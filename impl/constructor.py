@@ -14,7 +14,7 @@ from oracle.traits import Traits
 
 
 class Pool(NamedTuple):
-    """What a constructor is asked for, of the right types or not. size_swa: of pools that have a window."""
+    """What a constructor is asked for, of the right types or not. size_swa: 0 where there is no window."""
 
     size: Any
     page_size: Any
@@ -70,10 +70,10 @@ def _answer(build: Build, pool: Pool) -> str:
 
 
 def _impossible(config: Config, traits: Traits) -> Iterator[tuple[str, Pool]]:
-    size = config.page_size
-    good = Pool(4 * size, size, 4 * size, False)
+    size, window = config.page_size, int(config.kind == "swa")
+    good = Pool(4 * size, size, 4 * size * window, False)
     fields = {"size": torch.iinfo(_dtype(traits.default_dtype)).max}
-    if config.kind == "swa":
+    if window:
         fields["size_swa"] = torch.iinfo(_dtype(traits.translates)).max
     for field, most in fields.items():
         for what, wrong in (
@@ -88,7 +88,7 @@ def _impossible(config: Config, traits: Traits) -> Iterator[tuple[str, Pool]]:
         for wrong in (0, -1, 1.0):
             yield f"a pool in pages of {wrong} slots", good._replace(page_size=wrong)
         wide = MOST_PAGE + 1
-        yield "a pool in pages larger than kernels count", Pool(4 * wide, wide, 4 * wide, False)
+        yield "a pool in pages larger than kernels count", Pool(4 * wide, wide, 4 * wide * window, False)
 
 
 def _largest(config: Config, traits: Traits) -> Iterator[tuple[str, Pool]]:
