@@ -41,6 +41,8 @@ def claim_of(emitter: Emitter, violation: Violation) -> Claim:
 
 def _new_allocator(emitter: Emitter, violation: Violation) -> Iterator[str]:
     config = emitter.config
+    if violation.code == "REJECT":
+        raise NoHandover("what a constructor says to other pools is asked by kvassay alone: replay it")
     if violation.code == "MAP":
         yield says(mismapped(violation.summary, emitter.claims.translates), violation)
         return
@@ -244,11 +246,14 @@ def _misuse(emitter: Emitter, step: Step, seen: Observation, violation: Violatio
     text = quoted(violation.summary)
     if violation.code == "REJECT" and seen.outcome == "raised":
         accidents = "(NameError, AttributeError, IndexError, KeyError)"
+        checks = f"({', '.join(sorted(emitter.claims.errors))},)" if emitter.claims.errors else "Exception"
 
         def by_accident(call: Lines) -> Iterator[str]:
             yield from ("try:", *(f"    {line}" for line in call), f"except {accidents} as error:")
             yield f"    raise AssertionError({text}) from error"
-            yield from ("except Exception:", "    return  # a check refused it")
+            yield from (f"except {checks}:", "    return  # a check refused it")
+            if checks != "Exception":
+                yield from ("except Exception as error:", f"    raise AssertionError({text}) from error")
             yield f"raise AssertionError({text})"
 
         return Claim(wrap=by_accident)

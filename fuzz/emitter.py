@@ -85,9 +85,8 @@ class Emitter:
         self.finding = finding
         self.steps = plan(case, claims)[: len(answers)]
         if finding is not None and finding.code == "REJECT":  # what comes behind it shows nothing
-            self.steps = self.steps[
-                : next(i for i, step in enumerate(self.steps, 1) if step.status == "misuse")
-            ]
+            ends = (i for i, step in enumerate(self.steps, 1) if step.status == "misuse")
+            self.steps = self.steps[: next(ends, 0)]
         self.answers = answers = answers[: len(self.steps)]
         frames = film(case, claims, answers).frames
         self.right = [frame.reference.seen for frame in frames]

@@ -74,8 +74,11 @@ class PagedAllocator(PoolAllocator):
         debug: bool | None = None,
     ) -> None:
         super().__init__(size, page_size, dtype, device, kvcache, need_sort, debug=debug)
-        self.engine = default_engine(device) if engine is None else engine
+        self.engine = self._default_engine(device) if engine is None else engine
         self.clear()
+
+    def _default_engine(self, device: str | torch.device) -> IndexEngine:
+        return default_engine(device)
 
     def alloc_extend(
         self,
@@ -99,9 +102,8 @@ class PagedAllocator(PoolAllocator):
             prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, last_loc, extend_num_tokens, num_new_pages
         )
         if self.debug:
-            self._check_mirror("prefix_lens", prefix_lens, prefix_lens_cpu)
-            self._check_mirror("seq_lens", seq_lens, seq_lens_cpu)
-            self._check_growth(prefix_lens, seq_lens, last_loc, self._freed_slots(self._group))
+            pending = self._freed_slots(self._group)
+            self._check_extend(last_loc, prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, pending)
         self._merge_if_short(self.estimated_num_new_pages(prefix_lens.numel(), extend_num_tokens))
         if not self._fits(need):
             return None
@@ -115,8 +117,7 @@ class PagedAllocator(PoolAllocator):
         """One slot a request, for token `seq_len - 1`: an extend from `seq_len - 1`, with the same errors."""
         need = self._decode_need(seq_lens, seq_lens_cpu, last_loc)
         if self.debug:
-            self._check_mirror("seq_lens", seq_lens, seq_lens_cpu)
-            self._check_growth(seq_lens.long() - 1, seq_lens, last_loc, self._freed_slots(self._group))
+            self._check_decode(last_loc, seq_lens, seq_lens_cpu, self._freed_slots(self._group))
         self._merge_if_short(seq_lens.numel())
         if not self._fits(need):
             return None
@@ -181,6 +182,31 @@ class PagedAllocator(PoolAllocator):
         out = torch.empty(seq_lens.numel(), dtype=self.index_dtype, device=self._device)
         self.engine.decode(seq_lens, last_loc, self._free_list.head(need), out, self.page_size)
         return out
+
+    def _check_extend(
+        self,
+        last_loc: torch.Tensor,
+        prefix_lens: torch.Tensor,
+        prefix_lens_cpu: torch.Tensor,
+        seq_lens: torch.Tensor,
+        seq_lens_cpu: torch.Tensor,
+        pending: torch.Tensor,
+    ) -> torch.Tensor:
+        """Debug mode: the `last_loc` of requests that go on inside a page, after all checks of an extend."""
+        self._check_mirror("prefix_lens", prefix_lens, prefix_lens_cpu)
+        self._check_mirror("seq_lens", seq_lens, seq_lens_cpu)
+        return self._check_growth(prefix_lens, seq_lens, last_loc, pending)
+
+    def _check_decode(
+        self,
+        last_loc: torch.Tensor,
+        seq_lens: torch.Tensor,
+        seq_lens_cpu: torch.Tensor,
+        pending: torch.Tensor,
+    ) -> torch.Tensor:
+        """The same for a decode."""
+        self._check_mirror("seq_lens", seq_lens, seq_lens_cpu)
+        return self._check_growth(seq_lens.long() - 1, seq_lens, last_loc, pending)
 
     def _check_mirror(self, name: str, lens: torch.Tensor, lens_cpu: torch.Tensor) -> None:
         """Debug mode: ValueError unless lengths on the device equal their mirror."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from impl.constructor import Build, misbuilt
 from impl.contents import Contents
 from impl.emulator.launch import Emulator
 from impl.fence import Fence
@@ -46,6 +47,7 @@ class Bench:
     kv, kv_window: K and V behind full and window slots, or None. fence: a guard page behind free lists.
     emulator: runs the allocator's kernels, and knows what they did wrong.
     counts_pages: its extend can be told the number of new pages.
+    build: its constructor, for pools that nobody will use.
     """
 
     allocator: Any
@@ -56,6 +58,7 @@ class Bench:
     fence: Fence | None = None
     emulator: Emulator | None = None
     counts_pages: bool = False
+    build: Build | None = None
 
 
 class Session:
@@ -110,7 +113,9 @@ class Session:
         """What a new allocator shows."""
         seen = self._look(IDLE, full=True)
         wrong = attributes_of(self.allocator, self.config, self.traits.attributes, self.device)
-        return seen._replace(tensor=wrong) if wrong else seen
+        build = self.bench.build
+        built = misbuilt(build, self.config, self.traits) if build is not None else ""
+        return seen._replace(tensor=wrong, misbuilt=built) if wrong or built else seen
 
     def apply(self, step: Step, following: Step | None = None) -> Observation:
         """Ask the allocator for one step; never raises what the allocator raised.

@@ -11,6 +11,7 @@ import torch
 
 from impl.ascend import AscendAllocator
 from impl.base import BaseAllocator
+from impl.constructor import Pool
 from impl.emulator.launch import Emulator
 from impl.engines import INTERPRETED_SHARE, OWN_ENGINES, on_cpu
 from impl.errors import SubjectError
@@ -171,27 +172,38 @@ def own(
     emulator: Emulator | None = getattr(chosen, "emulator", None)
     maker: Any = type(OWN[part].__name__, (*before, OWN[part]), {}) if before else OWN[part]
 
+    def build(pool: Pool, debug: bool, device: str, kvcache: Any) -> BaseAllocator:
+        options: dict[str, Any] = {
+            "dtype": torch.float32,
+            "device": device,
+            "kvcache": kvcache,
+            "debug": debug,
+        }
+        options["need_sort"] = pool.need_sort
+        if part == "token":
+            made = maker(pool.size, **options)
+        elif part == "swa":
+            made = maker(pool.size, pool.size_swa, pool.page_size, engine=chosen, **options)
+        else:
+            made = maker(pool.size, pool.page_size, engine=chosen, **options)
+        assert isinstance(made, BaseAllocator)
+        return made
+
     def make(config: Config) -> Bench:
         if emulator is not None:  # one for all allocators: one is driven at a time
             emulator.undefined = config.undefined
         full, window = kv_pools(config, device)
-        common: dict[str, Any] = {"dtype": torch.float32, "device": device, "need_sort": config.need_sort}
-        if part == "swa":
-            cache = SwaKVPool(full, window) if full is not None and window is not None else None
-            swa = maker(
-                config.size, config.swa_pages * config.page_size, config.page_size,
-                kvcache=cache, engine=chosen, debug=config.debug, **common,
-            )  # fmt: skip
-            return Bench(
-                swa, lists=pool_lists, kv=full, kv_window=window, emulator=emulator, counts_pages=True
-            )
-        if part == "token":
-            token = maker(config.size, kvcache=full, debug=config.debug, **common)
-            return Bench(token, lists=pool_lists, kv=full)
-        paged = maker(
-            config.size, config.page_size, kvcache=full, engine=chosen, debug=config.debug, **common
+        cache = SwaKVPool(full, window) if full is not None and window is not None else full
+        pool = Pool(config.size, config.page_size, config.swa_pages * config.page_size, config.need_sort)
+        return Bench(
+            build(pool, config.debug, device, cache),
+            lists=pool_lists,
+            kv=full,
+            kv_window=window,
+            emulator=emulator,
+            counts_pages=part != "token",
+            build=lambda other: build(other, config.debug, "meta", None),
         )
-        return Bench(paged, lists=pool_lists, kv=full, emulator=emulator, counts_pages=True)
 
     def claims(config: Config) -> Traits:
         # Without debug mode nothing looks at values on the device, and what they say is the caller's duty.
@@ -248,4 +260,6 @@ def _claims(part: str, debug: bool, page_size: int) -> Traits:
         attributes=_ATTRIBUTES | (_SWA_ATTRIBUTES if kind == "swa" else frozenset()),
         translates="int32" if kind == "swa" else "",
         dialect=SEED_TOKEN if page_size == 1 and kind != "paged" else SEED_PAGED,
+        errors=frozenset({"TypeError", "ValueError"}),
+        checks_pools=True,
     )

@@ -158,9 +158,10 @@ class SwaAllocator(BaseAllocator):
             prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, last_loc, extend_num_tokens, num_new_pages
         )
         if self.debug:
-            full._check_mirror("prefix_lens", prefix_lens, prefix_lens_cpu)
-            full._check_mirror("seq_lens", seq_lens, seq_lens_cpu)
-            self._check_growth(full, prefix_lens, seq_lens, last_loc)
+            pending = self._freed_slots(self._group)
+            self._check_window(
+                full._check_extend(last_loc, prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, pending)
+            )
         if not self._fits(need):
             return None
         swa_last_loc = self._swa_last_loc(prefix_lens, seq_lens, last_loc)
@@ -179,13 +180,12 @@ class SwaAllocator(BaseAllocator):
         """As `PagedAllocator.alloc_decode`, in both pools, with the errors of `alloc_extend`."""
         full, swa = self._paged_pools("alloc_decode")
         need = full._decode_need(seq_lens, seq_lens_cpu, last_loc)
-        prefix_lens = seq_lens.long() - 1
         if self.debug:
-            full._check_mirror("seq_lens", seq_lens, seq_lens_cpu)
-            self._check_growth(full, prefix_lens, seq_lens, last_loc)
+            pending = self._freed_slots(self._group)
+            self._check_window(full._check_decode(last_loc, seq_lens, seq_lens_cpu, pending))
         if not self._fits(need):
             return None
-        swa_last_loc = self._swa_last_loc(prefix_lens, seq_lens, last_loc)
+        swa_last_loc = self._swa_last_loc(seq_lens.long() - 1, seq_lens, last_loc)
         full._merge_if_short(seq_lens.numel())
         swa._merge_if_short(seq_lens.numel())
         full_slots = full._decode(seq_lens, last_loc, need)
@@ -243,10 +243,8 @@ class SwaAllocator(BaseAllocator):
         if full:
             self.full_attn_allocator._check_once(slots, self._freed_slots(self._group))
 
-    def _check_growth(
-        self, full: PagedAllocator, prefix_lens: torch.Tensor, seq_lens: torch.Tensor, last_loc: torch.Tensor
-    ) -> None:
-        inside = full._check_growth(prefix_lens, seq_lens, last_loc, self._freed_slots(self._group))
+    def _check_window(self, inside: torch.Tensor) -> None:
+        """Debug mode: ValueError where requests go on `inside` a page whose SWA part is gone, or goes."""
         gone = self.full_to_swa_index_mapping[inside] == 0
         refuse(gone, inside, "last_loc in a page whose SWA part is gone")
         if self._group:

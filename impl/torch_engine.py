@@ -62,9 +62,7 @@ class TorchEngine:
             return  # then none is needed
         slots = (free_pages if listed <= bs else free_pages[:bs]) * page_size
         # The n-th request that opens a page takes the n-th page.
-        out.masked_scatter_(
-            seq_lens % page_size == 1 % page_size, slots if slots.dtype == out.dtype else slots.to(out.dtype)
-        )
+        out.masked_scatter_(seq_lens % page_size == 1 % page_size, slots.to(out.dtype))
 
     def put_before(self, slots: torch.Tensor, listed: PageList, page_size: int) -> None:
         """Put the distinct pages of `slots`, sorted, before a list. Page 0 and pages outside the pool are left out."""

@@ -26,6 +26,8 @@ KERNELS = {
     )
 }  # fmt: skip
 
+MOST_TICKETS = (1 << 63 - TOLD.value) - 1  # what is left of 64 bits above a place in a list, and not negative
+
 
 class Launcher:
     """A kernel, launched by what it was compiled to before for the same dtypes, constants and device.
@@ -280,8 +282,8 @@ class Scratch:
         self._ticket = 0
 
     def next_ticket(self) -> int:
-        """One that no launch still to run has: queues of launches are far shorter than 2^15."""
-        self._ticket = self._ticket % ((1 << 15) - 1) + 1
+        """One that no launch still to run has: queues of launches are far shorter than MOST_TICKETS."""
+        self._ticket = self._ticket % MOST_TICKETS + 1
         return self._ticket
 
 

@@ -117,6 +117,8 @@ class Judge:
             problem = "TYPE", f"of a new allocator {seen.tensor}"
         if problem is None and seen.outcome in ("raised", "crashed"):
             problem = "CLEAR", f"a new allocator could not be made: {seen.error}"
+        if problem is None and seen.misbuilt and self.level == "hardened":
+            problem = "REJECT", seen.misbuilt
         return Violation(problem[0], "fault", 0, "__init__", problem[1]) if problem else None
 
     def check(self, step: Step, seen: Observation) -> Violation | None:
@@ -199,7 +201,7 @@ class Judge:
         """Misuse: an error is right. What an answer gave away is judged by itself, and ends the case."""
         if seen.outcome == "odd":
             return "TYPE", f"answered with {seen.error}"
-        if self.level == "hardened" and symptom_of(seen) in _ACCIDENTS:
+        if self.level == "hardened" and self._by_chance(step, seen):
             return "REJECT", f"what refuses it is no check, but {seen.error}"
         if isinstance(step.call, AllocCall | BatchCall) and seen.outcome == "slots":
             self._over = True
@@ -211,6 +213,14 @@ class Judge:
                 step.after is not step.before and self._freed_once(step, seen)
             )
         return None
+
+    def _by_chance(self, step: Step, seen: Observation) -> bool:
+        """Whether an error is none that a check raises."""
+        symptom, claimed = symptom_of(seen), self.traits.errors
+        if symptom in _ACCIDENTS or seen.outcome != "raised" or not claimed:
+            return symptom in _ACCIDENTS
+        # A nested group is about no argument.
+        return step.rule != "nested group" and symptom.removeprefix("raised ") not in claimed
 
     def _freed_once(self, step: Step, seen: Observation) -> bool:
         if step.before.group is not None:

@@ -80,6 +80,9 @@ class Traits:
     the mapping is one of them, the KV cache has the same.
     translates: dtype of the SWA slots of full slots, where it is promised; then -1 stays -1, so that a request
     without a last token stays one.
+    errors: what its checks of arguments raise at the hardened level; any error will do where it is empty.
+    checks_pools: its constructor raises TypeError or ValueError for a pool that can't be, and makes the largest one
+    that its indices can number (`impl.constructor`).
     """
 
     operations: frozenset[str] = ALWAYS | OPTIONAL
@@ -91,6 +94,8 @@ class Traits:
     dialect: Dialect | None = None
     attributes: frozenset[str] = frozenset()
     translates: str = ""
+    errors: frozenset[str] = frozenset()
+    checks_pools: bool = False
 
     def dtype_of(self, method: str) -> str:
         """The index dtype promised for a method's answer."""

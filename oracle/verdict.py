@@ -20,6 +20,7 @@ class Observation(NamedTuple):
     live slots changed; a kernel did what it must not (its sentence begins with the category, where there are several).
     forecast: `estimated_num_new_pages` for this batch.
     mismapped: in what the mapping differs from the promise (`Traits.translates`), a sentence or empty.
+    misbuilt: which other pool the constructor answers wrongly (`Traits.checks_pools`), likewise.
     """
 
     outcome: str
@@ -36,6 +37,7 @@ class Observation(NamedTuple):
     guard: str = ""
     forecast: int | None = None
     mismapped: str = ""
+    misbuilt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

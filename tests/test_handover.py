@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from fuzz.cli import main
@@ -14,12 +15,16 @@ from fuzz.constructors import NoHandover, maker_of
 from fuzz.handover import pytest_function, script, write
 from impl.defects.catalogue import defect
 from impl.engines import local_engine
+from impl.names import local
+from impl.paged import PagedAllocator
 from impl.sglang_fetch import fetch
 from impl.torch_engine import TorchEngine
 from oracle import casefile
 from oracle.batch import Batch
 from oracle.casefile import BatchFile, CaseFile
 from oracle.ops import Alloc, Case, Config
+from oracle.traits import Traits
+from properties.judged import judged
 from properties.kernels import check_batch
 
 REPOSITORY = Path(__file__).parent.parent
@@ -205,6 +210,50 @@ def test_what_cannot_be_handed_over_is_said(file, says):
         script(file)
     with pytest.raises(NoHandover, match=says):
         pytest_function(file)
+
+
+class MetByChance(PagedAllocator):
+    """A size that is no multiple of the page size is met by torch."""
+
+    def _pages_of(self, need_size):
+        torch.empty(need_size).view(-1, self.page_size)
+        return super()._pages_of(need_size)
+
+
+def met_by_chance(config):
+    return MetByChance(config.size, config.page_size, torch.float32, "cpu", None, False, debug=config.debug)
+
+
+met_by_chance.traits = Traits(errors=frozenset({"ValueError"}))
+
+
+def test_an_error_of_another_kind_than_is_claimed_is_handed_over():
+    file = CaseFile(
+        Case(Config("paged", 2, 2, debug=True), (Alloc("A", 3),)), "tests.test_handover:met_by_chance"
+    )
+    outcome = judged(local(file.subject), file.case, "hardened", keep=True)
+    assert "no check, but RuntimeError" in outcome.violation.summary
+    claims = met_by_chance.traits
+    file = replace(file, level="hardened", finding=outcome.violation, claims=claims, answers=outcome.answers)
+    text = script(file)
+    assert run(text) == outcome.violation.summary
+    assert run(text.replace("met_by_chance(pool)", "met_by_chance.__globals__['sound'](pool)")) is None
+
+
+def sound(config):
+    return PagedAllocator(
+        config.size, config.page_size, torch.float32, "cpu", None, False, debug=config.debug
+    )
+
+
+def test_what_a_constructor_says_to_other_pools_is_not_handed_over():
+    file = CaseFile(
+        Case(Config("paged", 1, debug=True), ()), "defect:page-of-none", "hardened", claims=Traits()
+    )
+    finding = judged(local(file.subject), file.case, file.level).violation
+    assert finding.code == "REJECT"
+    with pytest.raises(NoHandover, match="asked by kvassay alone"):
+        script(replace(file, finding=finding))
 
 
 @pytest.mark.parametrize("name", ["token", "paged", "ascend", "swa", "paged[engine=triton]"])

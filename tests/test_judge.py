@@ -302,6 +302,14 @@ def test_wrong_answer_is_rejected_and_the_right_one_accepted(row: Row, level: st
     assert re.search(row.summary, violation.summary)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_the_constructor_says_to_other_pools_counts_at_hardened_level(level: str) -> None:
+    said = "a pool in pages of 0 slots cannot be, and was made"
+    violation = judged(PAGED, (GROW,), level, BEGIN, now(misbuilt=said))
+    right = Violation("REJECT", "fault", 0, "__init__", said) if level == "hardened" else None
+    assert violation == right
+
+
 def test_every_code_is_covered() -> None:
     assert {row.code for row in ROWS} == set(CODES)
 
@@ -337,6 +345,31 @@ def test_misuse_that_is_granted_soundly_is_unnoticed(level: str) -> None:
     sound = now(outcome="slots", slots=(4, 5, 6), available=8, lists=((2, 3), ()))
     violation = judged(PAGED, (Alloc("A", 3),), level, 0, sound)
     assert (violation.code if violation else None) == ("REJECT" if level == "hardened" else None)
+
+
+@pytest.mark.parametrize(
+    ("operations", "raised", "errors", "wrong"),
+    [
+        ((Alloc("A", 3),), "ValueError", {"TypeError", "ValueError"}, False),
+        ((Alloc("A", 3),), "RuntimeError", {"TypeError", "ValueError"}, True),
+        ((Alloc("A", 3),), "IndexError", {"IndexError"}, True),
+        ((Alloc("A", 3),), "RuntimeError", set(), False),
+        ((OPEN, OPEN), "RuntimeError", {"TypeError", "ValueError"}, False),
+    ],
+)
+@pytest.mark.parametrize("level", LEVELS)
+def test_misuse_is_refused_by_the_errors_that_are_claimed(
+    operations: tuple[Operation, ...], raised: str, errors: set[str], wrong: bool, level: str
+) -> None:
+    traits = replace(traits_of(PAGED), errors=frozenset(errors))
+    subject, judge = Scripted(PAGED, traits), Judge(PAGED, traits, level)
+    *before, last = plan(Case(PAGED, operations), traits)[: len(operations)]
+    assert [judge.check(step, subject.answer(step)) for step in before] == [None] * len(before)
+    violation = judge.check(last, subject.answer(last)._replace(error=f"{raised}: no"))
+    assert (violation is not None) == (wrong and level == "hardened")
+    if violation is not None:
+        assert (violation.code, violation.kind) == ("REJECT", "misuse")
+        assert f"what refuses it is no check, but {raised}" in violation.summary
 
 
 def test_harm_that_a_probe_shows_is_the_misuse_before_it() -> None:

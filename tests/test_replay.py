@@ -14,6 +14,7 @@ from impl.subject import LocalSubject, own
 from oracle import casefile
 from oracle.casefile import CaseFile
 from oracle.ops import Alloc, Case, Config, Free, Part
+from oracle.verdict import Violation
 from properties.judged import HarnessError
 
 REGRESSIONS = Path(__file__).parent.parent / "regressions"
@@ -53,6 +54,16 @@ def test_a_batch_replays_on_its_engine():
     assert replay_path(SCHEMA_1, impl="torch").state == "FIXED"
     entry = replay_path(SCHEMA_1, impl="tests.planted:WritesBeforeOutput")
     assert (entry.state, entry.code) == ("FAILED", "GUARD")
+
+
+def test_what_a_constructor_says_to_other_pools_replays_as_the_plain_pool():
+    finding = Violation("REJECT", "fault", 0, "__init__", "")
+    case = Case(Config("paged", 1, debug=True), ())
+    file = CaseFile(case, "defect:page-of-none", "hardened", finding=finding)
+    entry = replay(casefile.loads(casefile.dumps(file)))
+    assert (entry.state, entry.same, entry.operations) == ("FAILED", True, 0)
+    assert entry.says.startswith("a pool in pages of 0 slots cannot be, and was made")
+    assert replay(file, impl="paged").state == "FIXED"
 
 
 # -- flaky ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from impl.ascend import AscendAllocator
 from impl.base import PoolAllocator
 from impl.defects.record import Defect
 from impl.paged import PagedAllocator
@@ -185,6 +186,22 @@ class RefusesTooLate(PagedAllocator):
         return out
 
 
+class PageOfNone(PagedAllocator):
+    """A page size of 0 is taken for 1."""
+
+    def __init__(self, size: int, page_size: int, **options: Any) -> None:
+        super().__init__(size, page_size or 1, **options)
+
+
+class RefusesLargest(AscendAllocator):
+    """The largest pool that indices can number is refused: the padding page is counted twice."""
+
+    def __init__(self, size: int, page_size: int, **options: Any) -> None:
+        if size + 2 * page_size > torch.iinfo(self.index_dtype).max:
+            raise ValueError(f"{size} slots are too many.")
+        super().__init__(size, page_size, **options)
+
+
 DEFECTS = (
     Defect("F08", "token", NegativeRaisesCount, "EXHAUST CONSERVE",
            seen="a pop of a negative count that raises the counter", shortest=1),
@@ -205,12 +222,14 @@ DEFECTS = (
            "a batch whose lengths differ is not refused before launch", 1),
     Defect("F29-nobody", "paged", NobodyTakesAgain, "CONSERVE EXHAUST",
            seen="an empty batch that reads the page count which the launch before left behind", shortest=2),
-    Defect("late-refusal", "paged", RefusesTooLate, "ATOMIC UNIQUE", "hardened",
+    Defect("late-refusal", "paged", RefusesTooLate, "ATOMIC UNIQUE REJECT", "hardened",
            "debug assertions that fire after the state has changed", shortest=1),
     Defect("batch-loses-page", "paged", BatchLosesPage, "CONSERVE", shortest=1),
     Defect("longest-first", "paged", LongestFirst, "EXHAUST REUSE", shortest=1),
     Defect("nine-pages", "paged", LongRequestsLose, "CONSERVE EXHAUST", shortest=1),
     Defect("shared-prefix", "paged", SharedPrefixSharesAll, "UNIQUE ALIGN", shortest=1),
     Defect("rolls", "paged", RollsForSeveral, "CONSERVE UNIQUE", shortest=1, check="relation split"),
+    Defect("page-of-none", "paged", PageOfNone, "REJECT", "hardened", shortest=0),
+    Defect("largest-refused", "ascend", RefusesLargest, "REJECT", "hardened", shortest=0),
     Defect("rolls-long-first", "paged", RollsForLongFirst, "CONSERVE", shortest=1, check="relation permuted"),
 )  # fmt: skip
