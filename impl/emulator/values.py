@@ -357,7 +357,9 @@ def seen_bounds(data: Any) -> Bounds:
     """The smallest and the largest lane of an array; 0 and 0 where there is none."""
     if data.size > FEW:
         return int(data.min()), int(data.max())
-    lanes = data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()  # many times faster than NumPy's reductions of short arrays
+    lanes = (
+        data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()
+    )  # many times faster than NumPy's reductions of short arrays
     return (min(lanes), max(lanes)) if lanes else (0, 0)
 
 
