@@ -214,7 +214,11 @@ class Value:
     __slots__ = ("bad", "data", "hi", "lo", "type")
 
     def __init__(self, data: Any, type: DType, lo: int, hi: int, bad: Bad | None = None) -> None:
-        self.data, self.type, self.lo, self.hi, self.bad = data, type, lo, hi, bad
+        self.data = data  # one after the other: a tuple of five would be made and taken apart
+        self.type = type
+        self.lo = lo
+        self.hi = hi
+        self.bad = bad
 
     @property
     def dtype(self) -> DType:
@@ -357,7 +361,9 @@ def seen_bounds(data: Any) -> Bounds:
     """The smallest and the largest lane of an array; 0 and 0 where there is none."""
     if data.size > FEW:
         return int(data.min()), int(data.max())
-    lanes = data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()  # many times faster than NumPy's reductions of short arrays
+    lanes = (
+        data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()
+    )  # many times faster than NumPy's reductions of short arrays
     return (min(lanes), max(lanes)) if lanes else (0, 0)
 
 
