@@ -238,6 +238,27 @@ def test_two_lanes_that_write_one_place():
     out = torch.zeros(4, dtype=torch.int64)
     assert "two lanes of one store write out_ptr[1]" in run(scatter, (1,), numbers(0, 1, 1, 2), out, BLOCK=4)
     assert run(scatter, (1,), numbers(3, 1, 0, 2), out, BLOCK=4) == ""
+    many = torch.arange(128)
+    many[100] = many[70]
+    out = torch.zeros(128, dtype=torch.int64)
+    assert "two lanes of one store write out_ptr[70]" in run(scatter, (1,), many, out, BLOCK=128)
+    assert out[70] == 100
+    two = torch.cat((many, many + 128))
+    out = torch.zeros(256, dtype=torch.int64)
+    assert "two lanes of one store write out_ptr[70]" in run(scatter, (2,), two, out, BLOCK=128)
+
+
+@triton.jit
+def flags(x_ptr, out_ptr, n):
+    x = tl.load(x_ptr)
+    tl.store(out_ptr, x > 2, mask=n > 0)
+    tl.store(out_ptr + 1, x > 2, mask=n > 1)
+
+
+def test_a_flag_that_is_masked_off_stays_as_it_was():
+    out = torch.zeros(2, dtype=torch.bool)
+    assert run(flags, (1,), numbers(3), out, 1) == ""
+    assert out.tolist() == [True, False]
 
 
 def test_two_programs_that_write_one_place():

@@ -13,6 +13,7 @@ from impl.emulator.launch import Emulator
 from impl.triton_engine import KERNELS, TritonEngine
 
 PROGRAMS = 3
+BLOCKS = 4  # of requests: more sums than one look takes
 FEW = 8  # requests
 
 
@@ -40,7 +41,7 @@ class EmulatedEngine(TritonEngine):
     def share(self, bs: int, total: int) -> tuple[int, int, int, int, int]:
         """How an extend of many requests is shared among programs."""
         share = _narrow(total, 4)
-        return _narrow(bs, 2), 1, 2, max(4, share // 4), share
+        return _narrow(bs, 2, BLOCKS), 1, 2, max(4, share // 4), share
 
     def summed(self, blocks: int) -> int:
         """Sums of blocks that a program of an extend looks at in one go."""
@@ -92,6 +93,6 @@ class EmulatedEngine(TritonEngine):
         self.emulator.look_at(out)
 
 
-def _narrow(lanes: int, least: int) -> int:
-    """Lanes of a program where PROGRAMS of them have `lanes`, or more."""
-    return max(least, next_power_of_2(-(-lanes // PROGRAMS)))
+def _narrow(lanes: int, least: int, programs: int = PROGRAMS) -> int:
+    """Lanes of a program where so many of them have `lanes`, or more."""
+    return max(least, next_power_of_2(-(-lanes // programs)))

@@ -344,14 +344,9 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
     places = at.data
     if places.__class__ is not int and places.dtype is not _INDEX:
         places = places.astype(_INDEX)
-    if (
-        on is not None
-        and on.__class__ is data.__class__
-        and value.bad is None
-        and at.bad is None
-        and on.shape == data.shape
-    ):
-        chosen = places[on]  # blocks both: what is masked is an array, and so is what it is written
+    plain = value.bad is None and at.bad is None
+    if plain and isinstance(on, np.ndarray) and isinstance(data, np.ndarray) and on.shape == data.shape:
+        chosen = places[on]
         if _within(chosen, at, memory.size):
             if chosen.size:
                 memory.write(chosen, data[on], value.lo, value.hi)

@@ -214,7 +214,11 @@ class Value:
     __slots__ = ("bad", "data", "hi", "lo", "type")
 
     def __init__(self, data: Any, type: DType, lo: int, hi: int, bad: Bad | None = None) -> None:
-        self.data, self.type, self.lo, self.hi, self.bad = data, type, lo, hi, bad
+        self.data = data  # one after the other: a tuple of five would be made and taken apart
+        self.type = type
+        self.lo = lo
+        self.hi = hi
+        self.bad = bad
 
     @property
     def dtype(self) -> DType:
