@@ -195,7 +195,7 @@ def _settle() -> None:
 
 
 def sources_of(subject: LocalSubject) -> list[Source]:
-    """The modules that hold the allocator's classes, those of what it is made of, and their helpers' modules."""
+    """The modules that hold the allocator's classes, those of what it is made of, and of functions that it holds: kernels."""
     seen: dict[str, types.ModuleType] = {}
     objects, known = [subject.make(typical_config(subject.space, "contract")).allocator], set()
     package = type(objects[0]).__module__.partition(".")[0]
@@ -207,10 +207,11 @@ def sources_of(subject: LocalSubject) -> list[Source]:
         for cls in type(thing).__mro__:
             if cls.__module__.partition(".")[0] == package and not cls.__module__.startswith(HARNESS):
                 seen.setdefault(cls.__module__, sys.modules[cls.__module__])
-        objects += [
-            value for value in getattr(thing, "__dict__", {}).values()
-            if type(value).__module__.partition(".")[0] == package
-        ]  # fmt: skip
+        for value in getattr(thing, "__dict__", {}).values():
+            if type(value).__module__.partition(".")[0] == package:
+                objects.append(value)
+            elif isinstance(value, types.FunctionType) and value.__module__.partition(".")[0] == package:
+                seen.setdefault(value.__module__, sys.modules[value.__module__])
     return [Source.of(module) for _, module in sorted(seen.items())]
 
 

@@ -278,8 +278,12 @@ class Scratch:
         self.found = torch.empty(slots, dtype=torch.int64, device=device)
         self.news = torch.zeros(1, dtype=torch.int64, pin_memory=device.type == "cuda")
         self.tensors = (self.marks, self.sums, self.found, self.news)  # as `free_kernel` takes them
-        self.addresses = [tensor.data_ptr() for tensor in self.tensors]
         self._ticket = 0
+
+    @functools.cached_property
+    def addresses(self) -> list[int]:
+        """Those of `tensors`, for launches on a GPU: asked for once, since each answer takes long."""
+        return [tensor.data_ptr() for tensor in self.tensors]
 
     def next_ticket(self) -> int:
         """One that no launch still to run has: queues of launches are far shorter than MOST_TICKETS."""

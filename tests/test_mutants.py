@@ -170,6 +170,14 @@ def test_what_a_fork_does_stays_there():
         in_fork(lambda: {}["no"], 10)
 
 
+def test_kernels_are_changed_too_wherever_their_engine_is():
+    modules = [source.module for source in sources_of(local("swa[engine=emulator]"))]
+    assert modules == [
+        "impl.base", "impl.free_kernel", "impl.free_many_kernels", "impl.kernels", "impl.paged", "impl.pages",
+        "impl.swa", "impl.triton_engine",
+    ]  # fmt: skip
+
+
 def test_the_gate_kills_what_it_can_see_and_nothing_else():
     prepared = prepare("token", "quick", 1)
     assert "impl.base:PoolAllocator.alloc" not in prepared.undriven

@@ -57,6 +57,18 @@ def test_distinct_pages_come_back_sorted_and_first(engine, page_size, dtype):
     assert emulator is None or emulator.take() == ""
 
 
+def test_pages_that_fall_are_listed_and_leave_no_marks():
+    """On the emulator a free of so few takes several rounds of everything."""
+    engine = emulated_engine()
+    pages = [2999, 2000, 1500, 1499, 700, 640, 600, 33, 32, 31, 5, 1]
+    listed = PageList.of(torch.tensor([7]), MOST)
+    for again in range(2):
+        engine.put_before(torch.tensor(pages), listed, 1)
+        assert listed.listed.tolist() == [*sorted(pages), 7], again
+        assert engine.compared()[0] == []
+        listed.drop(len(pages))
+
+
 def test_what_is_no_page_of_the_pool_is_left_out(engine):
     listed = PageList.of(torch.tensor([7]), 8)
     engine.put_before(torch.tensor([3, 4, 0, 1, 9 * 4, 1 << 40, -4, 5 * 4, 4]), listed, 4)
