@@ -14,6 +14,7 @@ from oracle.binding import Binding, numbered
 from oracle.codes import LEVELS
 from oracle.ops import Config
 from oracle.parity import Parity
+from oracle.shown import wrong_lists, wrong_mapping, wrong_numbers
 from oracle.traits import RULES, Traits
 from oracle.verdict import Observation, Problem, Said, Violation, lists_in_words, short, symptom_of
 from oracle.world import AllocCall, BatchCall, CopyCall, FreeCall, Run, Slot, StateCall, Step, World
@@ -108,11 +109,7 @@ class Judge:
         """Judge a new allocator before its first operation."""
         self._first_lists = seen.lists
         world = World(self.config.pages, self.config.swa_pages)
-        problem = (
-            self._numbers(world, seen, "CLEAR")
-            or self._numbering(world, seen, "CLEAR")
-            or self._mapping(world, seen)
-        )
+        problem = self._shown(world, seen, "CLEAR")
         if problem is None and seen.tensor:
             problem = "TYPE", f"of a new allocator {seen.tensor}"
         if problem is None and seen.outcome in ("raised", "crashed"):
@@ -229,7 +226,7 @@ class Judge:
         self._bound = kept.copy()
         for uid in step.back:
             self._release(uid)
-        problem = self._numbers(step.after, seen, "") or self._numbering(step.after, seen, "")
+        problem = self._counted(step.after, seen, "")
         self._bound = kept
         return problem is None
 
@@ -420,106 +417,16 @@ class Judge:
             if self._misuse is not None and not refused
             else _context(step) or ("ATOMIC" if refused else "")
         )
-        return (
-            self._numbers(world, seen, code)
-            or self._numbering(world, seen, code)
-            or self._mapping(world, seen)
+        return self._shown(world, seen, code)
+
+    def _shown(self, world: World, seen: Observation, code: str) -> Problem:
+        return self._counted(world, seen, code) or wrong_mapping(self.config, world, seen, self._bound)
+
+    def _counted(self, world: World, seen: Observation, code: str) -> Problem:
+        """What it shows without its mapping."""
+        return wrong_numbers(self.config, world, seen, code) or wrong_lists(
+            self.config, world, seen, code, self._bound, self._given
         )
-
-    def _numbers(self, world: World, seen: Observation, context: str) -> Problem:
-        """CONSERVE: what the subject says it has is what nobody holds."""
-        size, swa = self.config.page_size, bool(self.config.swa_pages)
-        wanted = min(world.free, world.swa_free) * size if swa else world.free * size
-        for what, got, right in (
-            ("available_size", seen.available, wanted),
-            ("full_available_size", seen.full, world.free * size),
-            ("swa_available_size", seen.window, world.swa_free * size),
-        ):
-            if got is not None and got != right:
-                waiting = f", {_waiting(world)} waiting for the end of the group" if world.group else ""
-                held = self.config.pages - world.free - _waiting(world)
-                return context or "CONSERVE", (
-                    f"{what}() says {got} and {right} is right: of {self.config.pages} page(s) of {size}, {held} held{waiting}"
-                )
-        return None
-
-    def _numbering(self, world: World, seen: Observation, context: str) -> Problem:
-        """The lists hold each page once, none that is held, and none outside the pool."""
-        if seen.lists is None:
-            return None
-        pools = [(seen.lists[0] + seen.lists[1], self.config.pages, world.free, self._bound.owner, "")]
-        if self.config.swa_pages:
-            held = {page: uid for uid, page in self._bound.window.items() if uid not in world.gone}
-            pools.append(
-                (seen.lists[2] + seen.lists[3], self.config.swa_pages, world.swa_free, held, "window ")
-            )
-        for pages, capacity, free, owner, which in pools:
-            distinct = set(pages)
-            if (
-                len(pages) == free == len(distinct)
-                and distinct.isdisjoint(owner)
-                and (not distinct or (min(distinct) >= 1 and max(distinct) <= capacity))
-            ):
-                continue
-            strict = context if context in ("GROUP", "RESTORE", "CLEAR") else ""
-            for page in pages:
-                if not 1 <= page <= capacity:
-                    return (
-                        strict or "RANGE",
-                        f"{which}page {page} is free, and the pool has pages 1 to {capacity}",
-                    )
-                if pages.count(page) > 1:
-                    return (
-                        strict or "UNIQUE",
-                        f"{which}page {page} is in the free list {pages.count(page)} times",
-                    )
-                if page in owner:
-                    operation, name = self._given[owner[page]]
-                    return (
-                        strict or "UNIQUE",
-                        f"{which}page {page} is in the free list, and operation {operation + 1} gave it to {name}",
-                    )
-            return (
-                context or "CONSERVE",
-                f"the free list has {len(pages)} {which}page(s), and {free} is right",
-            )
-        return None
-
-    def _mapping(self, world: World, seen: Observation) -> Problem:
-        """MAP: live full slots have the window slots that came with them, or 0; no two the same."""
-        if seen.mapping is None:
-            return None
-        if seen.mismapped:
-            return "MAP", seen.mismapped
-        size = self.config.page_size
-        claimed: dict[int, str] = {}
-        waiting = world.group.swa if world.group is not None else frozenset()
-        partly = world.group.parts if world.group is not None else {}
-        for name, request in world.requests.items():
-            for index, uid in enumerate(request.pages):
-                if not uid or uid in waiting or uid in partly:
-                    continue
-                count = min(size, request.length - request.base - index * size)
-                first = self._bound.page[uid] * size
-                got = seen.mapping[first : first + count]
-                if uid in world.gone:
-                    if any(got):
-                        return (
-                            "MAP",
-                            f"{name}'s slot {first} maps to {short(got)}, and its window half was given up",
-                        )
-                    continue
-                window = self._bound.window.setdefault(uid, got[0] // size)
-                right = tuple(range(window * size, window * size + count))
-                if got != right or not 1 <= window <= self.config.swa_pages:
-                    return (
-                        "MAP",
-                        f"{name}'s slots from {first} map to {short(got)}, and {short(right)} is right",
-                    )
-                if window in claimed:
-                    return "MAP", f"window page {window} serves {claimed[window]} and {name}"
-                claimed[window] = name
-        return None
 
 
 def _situation(step: Step) -> str:
@@ -543,7 +450,3 @@ def _context(step: Step) -> str:
         case _:
             in_group = isinstance(step.call, FreeCall) and step.before.group is not None
             return "GROUP" if in_group else ""
-
-
-def _waiting(world: World) -> int:
-    return len(world.group.pages) + len(world.group.parts) if world.group is not None else 0
