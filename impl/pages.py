@@ -81,7 +81,7 @@ class PageList:
     @classmethod
     def of(cls, pages: torch.Tensor, most: int) -> PageList:
         """A list of its own of these pages, with room before it for all others."""
-        room = 1 + max(most - pages.numel(), 0)
+        room = _room_before(pages, most)
         memory = torch.cat((pages.new_empty(room), pages))
         return cls(memory, room, memory.numel(), most)
 
@@ -173,9 +173,14 @@ class PageList:
             self._behind_at_most = end
         if self._behind_at_most + count > self.memory.numel():
             listed = self.listed
-            room = max(count, self.most // 2)
-            self.memory = torch.cat((listed.new_empty(1), listed, listed.new_empty(room)))
+            before, behind = _room_before(listed, self.most), max(count, self.most // 2)
+            self.memory = torch.cat((listed.new_empty(before), listed, listed.new_empty(behind)))
             self._least = listed.numel()
-            self._behind_at_most = 1 + self._least
-            self.first = Place(1, self.memory.device)
+            self._behind_at_most = before + self._least
+            self.first = Place(before, self.memory.device)
             self.behind = Place(self._behind_at_most, self.memory.device)
+
+
+def _room_before(pages: torch.Tensor, most: int) -> int:
+    """Rows for all other pages of the pool, and row 0."""
+    return 1 + max(most - pages.numel(), 0)

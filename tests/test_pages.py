@@ -169,6 +169,20 @@ def test_a_list_that_grows_behind_keeps_its_order():
         assert listed.listed.tolist() == expected, number
 
 
+def test_a_list_that_has_moved_has_room_for_all_others_before_it(engine):
+    """Where it lies in its memory is no part of what explorers compare, so it must make no difference."""
+    listed = PageList.of(torch.arange(1, 5), 4)
+    memory = listed.memory
+    for _ in range(9):
+        listed.drop(2)
+        assert listed.compared()[0][-1]
+        listed.append(torch.tensor([1, 2]))
+    assert listed.memory is not memory
+    listed.drop(4)
+    engine.put_before(torch.tensor([4, 3, 2, 1]), listed, 1)
+    assert listed.listed.tolist() == [1, 2, 3, 4]
+
+
 class Recorded(TorchDispatchMode):
     """The operators that run, and those that a GPU would have to be waited for."""
 
