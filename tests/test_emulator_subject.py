@@ -1,5 +1,6 @@
 """Does what the emulator finds reach the judge, by its category, and does the run go on behind it?"""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from impl.engines import LocalEngine
 from impl.paged import PagedAllocator
 from impl.session import Bench
 from impl.subject import Space, own, pool_lists
+from impl.torch_engine import TorchEngine
 from impl.triton_engine import TritonEngine
 from oracle.casefile import CaseFile, dumps, loads
 from oracle.ops import Case, Config, Decode, Extend, Grow, config_sentence
@@ -194,6 +196,23 @@ def test_a_few_cases_take_every_way_through_the_kernels(monkeypatch):
         *((name, "several programs") for name in ("_sums", "_mark")),
         ("_free", "one round"), ("_free", "several rounds"),
     }  # fmt: skip
+
+
+def test_small_batches_take_what_torch_gives():
+    """Their last block of requests is seldom full: what is not there takes no token, and no page."""
+    engine, rng = EmulatedEngine(Emulator()), random.Random(1)
+    for _ in range(300):
+        bs, page_size = rng.randint(1, 14), rng.choice((1, 2, 4, 8))
+        prefix = torch.tensor([rng.randint(0, 9) for _ in range(bs)])
+        seq = prefix + torch.tensor([rng.choice((0, 1, 1, 2, 9)) for _ in range(bs)])
+        last = (torch.arange(bs) + 50) * page_size + (prefix - 1) % page_size
+        free = torch.tensor(rng.sample(range(100, 300), 200))
+        outs = []
+        for each in (engine, TorchEngine()):
+            outs.append(torch.full((int((seq - prefix).sum()),), -7))
+            each.extend(prefix, seq, last, free, outs[-1], page_size)
+        assert torch.equal(*outs), (page_size, prefix, seq)
+    assert engine.emulator.take() == ""
 
 
 def test_an_extend_ends_where_the_lengths_are_less_than_was_said():
