@@ -253,7 +253,7 @@ def all_at_once(case: Case) -> Iterator[Case]:
             pages = -(-item.tokens // size)
             held[item.request] = held.get(item.request, 0) + pages * size
             total += pages * size
-    if first is None:
+    if first is None or not total:  # a batch may have no requests
         return
     name = next(item.request for o in case.operations for item in _growth(o))
     config = replace(case.config, pages=max(case.config.pages, total // size))

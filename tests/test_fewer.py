@@ -101,6 +101,7 @@ def test_all_that_is_allocated_at_once_with_frees_that_are_cuts():
     whole = (GroupBegin(), Alloc("A", 4), Cut("A", 1), Cut("A", 1), Merge(), Free(A))
     assert Case(TOKEN, whole) in set(fewer.all_at_once(Case(Config("token", 2), operations)))
     assert not set(fewer.all_at_once(Case(TOKEN, (Merge(), Free(A)))))
+    assert not set(fewer.all_at_once(Case(TOKEN, (Extend(()), Merge()))))
 
 
 @pytest.mark.parametrize(
