@@ -1,5 +1,7 @@
 """Does each step of the shrinker come to the same in fewer operations?"""
 
+from dataclasses import replace
+
 import pytest
 
 from fuzz import fewer
@@ -22,7 +24,9 @@ from oracle.ops import (
     Part,
     Restore,
 )
+from properties.cases import generate, generate_misuse
 from properties.judged import judged
+from properties.sources import SeededSource
 
 TOKEN, PAGED = Config("token", 4), Config("paged", 4, 2)
 A, B = (Part("A"),), (Part("B"),)
@@ -125,3 +129,23 @@ def test_the_shrinker_gets_below_what_greedy_dropping_leaves(name, config, opera
     shrunk = Shrinker(holds, subject.space).shrink(case)
     assert holds(shrunk)
     assert len(shrunk.operations) == least
+
+
+@pytest.mark.parametrize("name", ["token", "paged", "swa"])
+def test_every_step_takes_whatever_is_drawn(name):
+    """Batches without requests, and all misuse, too: a step that breaks takes the run with it."""
+    subject, seen = local(name), 0
+    for number in range(80):
+        drawn = (
+            generate(SeededSource(number), subject.space, subject.traits, "hardened"),
+            generate_misuse(number, SeededSource(number), subject.space, subject.traits, "hardened")[0],
+        )
+        for case in drawn:
+            for start in range(0, len(case.operations), 3):
+                few = replace(case, operations=case.operations[start : start + 3])
+                for step in (fewer.all_at_once, fewer.with_another_pool):
+                    seen += sum(1 for _ in step(few))
+                for step in (fewer.without_two, fewer.with_one_moved):
+                    seen += sum(1 for _ in step((few.operations,)))
+                seen += sum(1 for _ in fewer.two_as_one((few.operations,), few.config))
+    assert seen > 1000
