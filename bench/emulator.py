@@ -32,10 +32,10 @@ def engines(release: str, emulator: Emulator) -> tuple[IndexEngine, IndexEngine]
     """Our kernels or a release's, twice, with programs of the same size: by Triton's interpreter and emulated."""
     if release:
         from impl import sglang
-        from impl.sglang_kernels import ReleaseEngine
+        from impl.sglang_kernels import ReleaseEngine, kernels
 
         loaded = sglang.load(sglang.fetch(release))
-        return ReleaseEngine(loaded), ReleaseEngine(loaded, emulator)
+        return ReleaseEngine(kernels(loaded)), ReleaseEngine(kernels(loaded), emulator)
     from impl.triton_engine import KERNELS, TritonEngine
 
     emulated = {name: emulator.kernel(kernel) for name, kernel in KERNELS.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -43,13 +44,15 @@ WATCHED = WatchedTorch()
 
 
 class ReleaseEngine:
-    """The release's bare kernels as an index engine (`impl.paged.IndexEngine`), launched as its allocator does."""
+    """Bare kernels with a release's arguments as an index engine (`impl.paged.IndexEngine`), launched as its allocator does.
 
-    def __init__(self, release: Release, emulator: Emulator | None = None) -> None:
+    kernels: `alloc_extend_kernel` and `alloc_decode_kernel`: a release's own (`kernels`), or others of that design.
+    """
+
+    def __init__(self, kernels: Mapping[str, Any], emulator: Emulator | None = None) -> None:
         """emulator: None has Triton run the kernels."""
         self._kernels = {
-            name: kernel if emulator is None else emulator.kernel(kernel)
-            for name, kernel in kernels(release).items()
+            name: kernel if emulator is None else emulator.kernel(kernel) for name, kernel in kernels.items()
         }
 
     def extend(
@@ -91,6 +94,6 @@ class ReleaseEngine:
             "max_num_extend_tokens": next_power_of_2(out.numel()),
         }
         if "ret_values" in names:  # older releases have their kernels sum up, too
-            values["ret_values"] = torch.zeros((), dtype=torch.int64, device=out.device)
+            values["ret_values"] = torch.empty((), dtype=torch.int64, device=out.device)
         if bs:
             kernel[(bs,)](*(values[name] for name in names))
