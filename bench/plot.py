@@ -1,4 +1,7 @@
-"""Draws what `bench/gpu.py` kept: device times of both, the seed's design where it was timed, and the floor, on a logarithmic scale. Needs the extra `plot`."""
+"""Draws what `bench/gpu.py` kept, on a logarithmic scale: device times of both, the seed's design, and the floor.
+
+Needs the extra `plot`.
+"""
 
 # mypy: disable-error-code="import-untyped, import-not-found"
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 TOLD = tl.constexpr(48)  # bits of a place in a list, below the ticket
-__all__ = ("TOLD", "free_kernel", "ones", "turns")
+__all__ = ("TOLD", "free_kernel", "ones", "set_marks")
 
 
 @triton.jit
@@ -30,6 +30,31 @@ def turns(slots_ptr, at, count, most, PAGE: tl.constexpr, LANES: tl.constexpr):
     page = tl.load(slots_ptr + i, mask=i < count, other=0).to(tl.int64) // PAGE
     before = tl.load(slots_ptr + i - 1, mask=(i < count) & (i > 0), other=0).to(tl.int64) // PAGE
     return page, before, (i < count) & (page != before) & (page > 0) & (page <= most)
+
+
+@triton.jit
+def set_marks(
+    slots_ptr,
+    marks_ptr,
+    sums_ptr,
+    at,
+    count,
+    most,
+    PAGE: tl.constexpr,
+    LANES: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    """Mark the pages of slots at .. at + LANES - 1, and count them; the pages, and which of them had no mark yet.
+
+    `marks` has a bit a page, 32 in a word, and `sums` a number for each SPAN words.
+    """
+    page, _, turn = turns(slots_ptr, at, count, most, PAGE, LANES)
+    page = tl.where(turn, page, 0)
+    bit = tl.full((LANES,), 1, tl.int64) << (page % 32)
+    marked = tl.atomic_or(marks_ptr + page // 32, bit, mask=turn, sem="relaxed")
+    new = turn & ((tl.where(turn, marked, 0) & bit) == 0)
+    tl.atomic_add(sums_ptr + page // (32 * SPAN), tl.full((LANES,), 1, tl.int32), mask=new, sem="relaxed")
+    return page, new
 
 
 @triton.jit(do_not_specialize=list(range(12)))
@@ -114,12 +139,7 @@ def _list_marked(
     """Put the distinct pages of `count` slots, sorted, before `start`, by marks; where they start now."""
     found = count * 0
     for at in range(0, count, LANES):
-        page, _, turn = turns(slots_ptr, at, count, most, PAGE, LANES)
-        page = tl.where(turn, page, 0)
-        bit = tl.full((LANES,), 1, tl.int64) << (page % 32)
-        marked = tl.atomic_or(marks_ptr + page // 32, bit, mask=turn, sem="relaxed")
-        new = turn & ((tl.where(turn, marked, 0) & bit) == 0)
-        tl.atomic_add(sums_ptr + page // (32 * SPAN), tl.full((LANES,), 1, tl.int32), mask=new, sem="relaxed")
+        page, new = set_marks(slots_ptr, marks_ptr, sums_ptr, at, count, most, PAGE, LANES, SPAN)
         tl.store(found_ptr + found + tl.cumsum(new.to(tl.int32), 0) - 1, page, mask=new)
         found += tl.sum(new.to(tl.int32), 0)
     tl.debug_barrier()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from impl.free_kernel import TOLD, ones, turns
+from impl.free_kernel import TOLD, ones, set_marks
 
 __all__ = ("list_kernel", "mark_kernel")
 
@@ -23,16 +23,8 @@ def mark_kernel(
     LANES: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """Mark the pages of `count` slots, LANES a program, and count them.
-
-    `marks` has a bit a page, 32 in a word. `counts` has a number for each SPAN words, of pages that were not marked.
-    """
-    page, _, turn = turns(slots_ptr, tl.program_id(0) * LANES, count, most, PAGE, LANES)
-    page = tl.where(turn, page, 0)
-    bit = tl.full((LANES,), 1, tl.int64) << (page % 32)
-    marked = tl.atomic_or(marks_ptr + page // 32, bit, mask=turn, sem="relaxed")
-    new = turn & ((tl.where(turn, marked, 0) & bit) == 0)
-    tl.atomic_add(counts_ptr + page // (32 * SPAN), tl.full((LANES,), 1, tl.int32), mask=new, sem="relaxed")
+    """Mark the pages of `count` slots, LANES a program, and count them: `set_marks`."""
+    set_marks(slots_ptr, marks_ptr, counts_ptr, tl.program_id(0) * LANES, count, most, PAGE, LANES, SPAN)
 
 
 @triton.jit(do_not_specialize=list(range(10)))
