@@ -43,6 +43,7 @@ def calls(
     free = torch.randperm(1 << 16) + 1000
     out, one = torch.empty(int((seq - prefix).sum()), dtype=torch.int64), torch.empty(bs, dtype=torch.int64)
     opened = int((prefix % PAGE == 0).sum())
+    decoded, inside = prefix + 1, prefix + 2
     ours, extend, decode = TorchEngine(), names["alloc_extend_naive"], names["alloc_decode_naive"]
     return {
         "extend": (
@@ -50,12 +51,12 @@ def calls(
             lambda: ours.extend(prefix, seq, last, free, out, PAGE), out,
         ),
         "decode": (
-            lambda: decode(prefix + 1, last, free, one, PAGE, opened),
-            lambda: ours.decode(prefix + 1, last, free[:opened], one, PAGE), one,  # as our allocator calls it
+            lambda: decode(decoded, last, free, one, PAGE, opened),
+            lambda: ours.decode(decoded, last, free[:opened], one, PAGE), one,  # as our allocator calls it
         ),
         "decode inside pages": (
-            lambda: decode(prefix + 2, last, free, one, PAGE, 0),
-            lambda: ours.decode(prefix + 2, last, free[:0], one, PAGE), one,
+            lambda: decode(inside, last, free, one, PAGE, 0),
+            lambda: ours.decode(inside, last, free[:0], one, PAGE), one,
         ),
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""How does a constructor answer pools that cannot be, and the largest one that can?"""
+"""What does a constructor make: the attributes of a new allocator, and its answers to pools that cannot be, and to the largest?"""
 
 from __future__ import annotations
 
@@ -107,3 +107,20 @@ def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name)
     assert isinstance(found, torch.dtype)
     return found
+
+
+def attributes_of(allocator: Any, config: Config, names: frozenset[str], device: str) -> str:
+    """In which of the attributes that are claimed a new allocator is wrong, as a sentence; empty when in none."""
+    right = {
+        "size": config.size, "page_size": config.page_size, "num_pages": config.pages, "need_sort": config.need_sort,
+        "size_full": config.size, "size_swa": config.swa_pages * config.page_size,
+    }  # fmt: skip
+    for name in sorted(names):
+        if not hasattr(allocator, name):
+            return f"{name} is not there"
+        got = getattr(allocator, name)
+        if name in right and got != right[name]:
+            return f"{name} is {got}, and {right[name]} is right"
+        if name == "device" and torch.device(got).type != torch.device(device).type:
+            return f"device is {got}, and {device} is right"
+    return ""

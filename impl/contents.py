@@ -92,10 +92,11 @@ class _Numbers:
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
         self._first, self._step = _line(pool.layers, pool.dtype, str(pool.device))
+        self._heads = pool.buffers.shape[3:]
 
     def _of(self, stamps: torch.Tensor) -> torch.Tensor:
         both = torch.addcmul(self._first, self._step, stamps.to(self._pool.dtype).view(-1, 1, 1))
-        return both.expand(-1, -1, -1, *self._pool.buffers.shape[3:])
+        return both.expand(-1, -1, -1, *self._heads)
 
     def write(self, slots: torch.Tensor, stamps: torch.Tensor) -> None:
         """Write new tokens, in all layers, heads and dimensions."""

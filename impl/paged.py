@@ -144,7 +144,7 @@ class PagedAllocator(PoolAllocator):
         seq = _mirror("seq_lens_cpu", seq_lens_cpu, bs)
         total = check_count("extend_num_tokens", extend_num_tokens)
         grow = seq - prefix
-        if bs and (prefix.min() < 0 or grow.min() < 0):
+        if np.count_nonzero((prefix | grow) < 0):  # the sign of either
             raise ValueError(
                 f"A request needs 0 <= prefix_len <= seq_len, but {prefix} and {seq} were given."
             )
@@ -162,7 +162,7 @@ class PagedAllocator(PoolAllocator):
         bs = seq_lens.numel()
         check_vector("last_loc", last_loc, self._device, bs)
         seq = _mirror("seq_lens_cpu", seq_lens_cpu, bs)
-        if bs and seq.min() < 1:
+        if np.count_nonzero(seq < 1):
             raise ValueError(f"Each request of a decode needs seq_len >= 1, but {seq} was given.")
         return int(np.count_nonzero(seq % self.page_size == 1 % self.page_size))
 

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from impl.constructor import Build, misbuilt
+from impl.constructor import Build, attributes_of, misbuilt
 from impl.contents import Contents
 from impl.emulator.launch import Emulator
 from impl.fence import Fence
 from impl.kvpool import KVPool
+from impl.spoilt import spoil, spoilt
+from impl.watched import Watched, readable, watch
 from oracle.flawed import first_that_grows, new_pages, told
 from oracle.ops import METHODS, Config, Restore
 from oracle.traits import Traits
@@ -70,7 +72,7 @@ class Session:
         self.bench, self.allocator = bench, bench.allocator
         self.index = 0
         self._first: dict[int, int] = {0: 0}  # uid -> its first slot
-        self._watched: list[tuple[int, torch.Tensor, list[int], Any]] = []  # the last is what is read
+        self._watched: list[Watched] = []
         self._snapshots: dict[str, Any] = {}
         self._kv = Contents(bench.kv, bench.kv_window) if config.data and bench.kv is not None else None
 
@@ -79,7 +81,7 @@ class Session:
         return [
             self.allocator,
             self._snapshots if snapshots else {},
-            [tensor for _, tensor, _, _ in self._watched] if answers else [],
+            [watched.tensor for watched in self._watched] if answers else [],
         ]
 
     def copy(self, parts: list[Any]) -> Session:
@@ -91,7 +93,7 @@ class Session:
         other.allocator, other._snapshots, answers = parts
         other.bench, other._first = replace(self.bench, allocator=other.allocator), dict(self._first)
         other._watched = [
-            (w[0], tensor, w[2], _readable(tensor)) for w, tensor in zip(self._watched, answers, strict=False)
+            watched.now_in(tensor) for watched, tensor in zip(self._watched, answers, strict=False)
         ]
         return other
 
@@ -107,7 +109,8 @@ class Session:
     @property
     def last_answer(self) -> torch.Tensor | None:
         """The tensor that the last operation answered with, if it did."""
-        return self._watched[-1][1] if self._watched and self._watched[-1][0] == self.index else None
+        last = self._watched[-1] if self._watched else None
+        return last.tensor if last is not None and last.operation == self.index else None
 
     def begin(self) -> Observation:
         """What a new allocator shows."""
@@ -256,7 +259,7 @@ class Session:
             case "negative":
                 return self._tensor(range(-size, 0), taken)
             case "dtype" | "shape" | "tensor" | "device":
-                return _spoilt(self._tensor(self.slots(call.runs), taken), call.flaw)
+                return spoilt(self._tensor(self.slots(call.runs), taken), call.flaw)
         return self._tensor(self.slots(call.runs), taken)
 
     def _ask_batch(self, call: BatchCall, taken: list[torch.Tensor]) -> Any:
@@ -278,7 +281,7 @@ class Session:
             given["seq_lens_cpu"] = self._mirror(seq, taken)
         given["last_loc"] = self._tensor(last, taken)
         if call.flaw:
-            _spoil(given, call.flaw, first_that_grows(call))
+            spoil(given, call.flaw, first_that_grows(call))
         arguments = given.values()
         if call.decode:
             return allocator.alloc_decode(*arguments)
@@ -299,9 +302,7 @@ class Session:
         if answer.is_meta:
             return Observation("odd", error="a tensor that holds nothing, on the meta device")
         flat = answer.reshape(-1) if answer.dim() != 1 else answer
-        readable = _readable(flat)
-        numbers = readable.tolist()
-        slots = tuple(numbers)
+        slots = tuple(readable(flat).tolist())
         seen = Observation("slots", slots, tensor=self._departs(METHODS[type(step.operation)], answer))
         for uid, place, _ in step.fresh:
             if place < len(slots):
@@ -315,8 +316,7 @@ class Session:
             self._kv.write(step, answer, self._window_of(answer))
         if self.config.overwrite and self.index % 2:
             answer.zero_()
-            numbers = [0] * len(numbers)
-        self._watched = [*self._watched[-WATCHED + 1 :], (self.index, flat, numbers, readable)]
+        self._watched = [*self._watched[-WATCHED + 1 :], watch(self.index, flat)]
         return seen
 
     def _departs(self, method: str, answer: torch.Tensor) -> str:
@@ -335,9 +335,9 @@ class Session:
                 tensor.zero_()
 
     def _disturbed(self) -> str:
-        for index, _, values, readable in self._watched:
-            if readable.tolist() != values:
-                return f"the tensor that operation {index} was given changed afterwards"
+        for watched in self._watched:
+            if watched.changed():
+                return f"the tensor that operation {watched.operation} was given changed afterwards"
         return ""
 
     def _look(
@@ -410,53 +410,3 @@ class Session:
             return None
         window: torch.Tensor = self.allocator.translate_loc_from_full_to_swa(answer)
         return window
-
-
-def attributes_of(allocator: Any, config: Config, names: frozenset[str], device: str) -> str:
-    """In which of the attributes that are claimed a new allocator is wrong, as a sentence; empty when in none."""
-    right = {
-        "size": config.size, "page_size": config.page_size, "num_pages": config.pages, "need_sort": config.need_sort,
-        "size_full": config.size, "size_swa": config.swa_pages * config.page_size,
-    }  # fmt: skip
-    for name in sorted(names):
-        if not hasattr(allocator, name):
-            return f"{name} is not there"
-        got = getattr(allocator, name)
-        if name in right and got != right[name]:
-            return f"{name} is {got}, and {right[name]} is right"
-        if name == "device" and torch.device(got).type != torch.device(device).type:
-            return f"device is {got}, and {device} is right"
-    return ""
-
-
-def _readable(tensor: torch.Tensor) -> Any:
-    """The tensor, or the same memory as NumPy sees it: lists of that are made eight times as fast."""
-    return tensor.numpy() if tensor.is_cpu and tensor.dtype in _INDICES else tensor
-
-
-_INDICES = frozenset((torch.int32, torch.int64))
-
-
-def _spoil(given: dict[str, Any], flaw: str, first: int) -> None:
-    """Spoils the argument of a batch that a flaw names: else seq_lens and its mirror."""
-    rule, _, argument = flaw.partition(" of ")
-    if rule == "mirror":
-        # The device says less than the mirror, so that what was counted is enough for what is written.
-        given[argument][first] += 1 if argument == "prefix_lens" else -1
-    elif rule in ("lengths", "dtype", "shape", "tensor", "device"):
-        for name in [argument] if argument else ["seq_lens", "seq_lens_cpu"]:
-            if name in given:
-                given[name] = _spoilt(given[name], rule)
-
-
-def _spoilt(tensor: torch.Tensor, rule: str) -> Any:
-    match rule:
-        case "lengths":
-            return tensor[:-1]
-        case "dtype":
-            return tensor.float()
-        case "shape":
-            return tensor[None]
-        case "device":
-            return tensor.to("meta")  # the one other device that every machine has
-    return tensor.tolist()

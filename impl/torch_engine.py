@@ -23,27 +23,25 @@ class TorchEngine:
             return
         prefix, seq, last = prefix_lens.long(), seq_lens.long(), last_loc.long()
         lens = seq - prefix
-        after = (seq + (page_size - 1)) // page_size
-        new = after - (prefix + (page_size - 1)) // page_size
+        after = torch.floor_divide(seq + (page_size - 1), page_size)
+        new = after - torch.floor_divide(prefix + (page_size - 1), page_size)
         listed = free_pages[:total].long()  # each new page holds a new token, so there are not more
 
         # A table of pages, by their first slots: each request's old page (or a row for it), then its new ones.
-        order = torch.arange(1, bs + 1, device=out.device)
-        ends = new.cumsum(0)
-        old = ends - new + order  # counted from 1: row 0 is nobody's
-        table = torch.zeros(1 + bs + listed.numel(), dtype=torch.int64, device=out.device)
-        is_new = torch.ones_like(table, dtype=torch.bool)
-        is_new[:1] = False
-        table.masked_scatter_(is_new.index_fill_(0, old, False), listed * page_size)
+        ends = new.cumsum(0).add_(torch.arange(bs, device=out.device))
+        old = ends - new
+        table = torch.zeros(bs + listed.numel(), dtype=torch.int64, device=out.device)
+        is_new = torch.ones_like(table, dtype=torch.bool).index_fill_(0, old, False)
+        table.masked_scatter_(is_new, listed * page_size)
         table.index_copy_(0, old, last - last % page_size)
 
-        # Token t of the output is at t + shift in a memory in which the table's pages lie one after the other.
-        shift = torch.add(seq - lens.cumsum(0), ends - after + order + 1, alpha=page_size)
+        # Token t of the output is at t + page_size + shift in a memory in which the table's pages lie one after the other.
+        shift = torch.add(seq - lens.cumsum(0), ends - after, alpha=page_size)
         at = torch.repeat_interleave(shift, lens, output_size=total).add_(
-            torch.arange(total, device=out.device)
+            torch.arange(page_size, page_size + total, device=out.device)
         )
-        table.sub_(torch.arange(table.numel(), device=out.device), alpha=page_size)
-        torch.add(table.index_select(0, at // page_size), at, out=out)
+        table.sub_(torch.arange(0, page_size * table.numel(), page_size, device=out.device))
+        torch.add(table.index_select(0, torch.floor_divide(at, page_size)), at, out=out)
 
     def decode(
         self,
@@ -68,12 +66,13 @@ class TorchEngine:
         """Put the distinct pages of `slots`, sorted, before a list. Page 0 and pages outside the pool are left out."""
         above = listed.most + 1
         # Slot 0 goes first, so that each page has one before it. What is left out becomes page 0, and has rank 0.
-        pages = torch.cat((slots.new_zeros(1), slots)).long().div(page_size, rounding_mode="floor")
+        pages = torch.floor_divide(torch.cat((slots.new_zeros(1), slots)).long(), page_size)
         pages = pages.clamp_(0, above).remainder_(above).sort().values
-        rank = (pages[1:] != pages[:-1]).cumsum(0)
+        named = pages[1:]
+        rank = (named != pages[:-1]).cumsum(0)
         row = torch.sub(listed.first.base, rank[-1:]).add_(listed.first.offset - 1)  # before the first page
         # One that is met again is written again; row 0 takes what has no room, and `row` what is left out.
-        listed.memory.scatter_(0, (rank + row).clamp_(min=0), pages[1:].to(listed.memory.dtype))
+        listed.memory.scatter_(0, rank.add_(row).clamp_(min=0), named.to(listed.memory.dtype))
         start = row.clamp_(min=0).add_(1)
         listed.grow_before(start, word_of(start))
 

@@ -325,7 +325,7 @@ def test_what_callers_read_is_asked_of_every_part(version):
         """
         import types
 
-        from impl.session import attributes_of
+        from impl.constructor import attributes_of
         from impl.sglang_subject import release_subject
         from properties.cases import typical_config
 
