@@ -12,6 +12,7 @@ from typing import Any
 from oracle import ops
 from oracle.binding import Binding, numbered
 from oracle.codes import LEVELS
+from oracle.granted import stray, wrong_gift
 from oracle.ops import Config
 from oracle.parity import Parity
 from oracle.shown import wrong_lists, wrong_mapping, wrong_numbers
@@ -24,8 +25,6 @@ _ACCIDENTS = frozenset(
     f"raised {error}"
     for error in ("NameError", "UnboundLocalError", "AttributeError", "IndexError", "KeyError")
 )
-# Misuse of a batch after which nobody can say how many slots were meant.
-_UNCLEAR = frozenset({"lengths", "shrinks", "negative", "mirror", "shape", "tensor", "device"})
 
 
 class Judge:
@@ -202,7 +201,7 @@ class Judge:
             return "REJECT", f"what refuses it is no check, but {seen.error}"
         if isinstance(step.call, AllocCall | BatchCall) and seen.outcome == "slots":
             self._over = True
-            return self._gift(step, seen)
+            return wrong_gift(self.config, step, seen, self._bound, self._given)
         if seen.outcome == "done":
             # Whether indices of the wrong type were understood can't be told from outside. Slots named twice
             # in one call may come back once: that is no harm, and nothing more can be asked of this world.
@@ -229,48 +228,6 @@ class Judge:
         problem = self._counted(step.after, seen, "")
         self._bound = kept
         return problem is None
-
-    def _gift(self, step: Step, seen: Observation) -> Problem:
-        """What was handed out to a call that breaks a rule: sound slots, and no page less than they need."""
-        size = self.config.page_size
-        if seen.lists is not None:
-            listed = seen.lists[0] + seen.lists[1]
-            if len(set(listed)) < len(listed) or not self._bound.owner.keys().isdisjoint(listed):
-                return (
-                    "UNIQUE",
-                    f"a page that is held, or one page twice, is free: {lists_in_words(seen.lists)}",
-                )
-        if step.rule in _UNCLEAR and isinstance(step.call, BatchCall):
-            # How many slots were meant can't be said; capacity from nowhere can.
-            room = min(step.before.free, step.before.swa_free) if self.config.swa_pages else step.before.free
-            if seen.available is not None and seen.available > room * size:
-                return "CONSERVE", f"available_size() rose to {seen.available} from {room * size}"
-            return None
-        if len(seen.slots) != step.tokens:
-            return "EXHAUST", f"it was granted {len(seen.slots)} slot(s) for {step.tokens}"
-        stray = self._stray(seen.slots)
-        if stray:
-            return stray
-        if len(set(seen.slots)) < len(seen.slots):
-            return "UNIQUE", "one slot was given twice in one answer"
-        pages = {slot // size for slot in seen.slots}
-        last = step.call.last if isinstance(step.call, BatchCall) else ()
-        for page in pages - {self._bound.page[uid] for uid, _ in last if uid in self._bound.page}:
-            if page in self._bound.owner:
-                operation, name = self._given[self._bound.owner[page]]
-                return "UNIQUE", f"page {page} was granted, and operation {operation + 1} gave it to {name}"
-        new = pages - self._bound.owner.keys()
-        free = step.before.free - len(new)
-        if seen.full is not None and seen.full != free * size:
-            return "CONSERVE", f"full_available_size() says {seen.full} and {free * size} is right"
-        if seen.full is None and seen.available is not None and seen.available != free * size:
-            return "CONSERVE", f"available_size() says {seen.available} and {free * size} is right"
-        if seen.lists is not None and not new.isdisjoint(seen.lists[0] + seen.lists[1]):
-            return "UNIQUE", "a page that it was granted is in the free list as well"
-        window = [seen.mapping[slot] for slot in seen.slots] if seen.mapping is not None else []
-        if any(0 < slot < size for slot in window):
-            return "MAP", f"what it was granted maps to the window's padding page: {short(tuple(window))}"
-        return None
 
     def _answer(self, step: Step, seen: Observation) -> Problem:
         call = step.call
@@ -348,7 +305,7 @@ class Judge:
             got = seen.slots[place : place + count]
             if got != tuple(range(first, first + count)):
                 wanted = short(tuple(range(first, first + count)))
-                return self._stray(got) or (
+                return stray(self.config, got) or (
                     "ALIGN",
                     f"{asked} goes on inside a page at {wanted}, and got {short(got)}",
                 )
@@ -357,25 +314,13 @@ class Judge:
             first = seen.slots[place]
             got = seen.slots[place : place + count]
             if first % size or not size <= first < end or got != tuple(range(first, first + count)):
-                return self._stray(got) or (
+                return stray(self.config, got) or (
                     "ALIGN",
                     f"{asked} begins a page with {short(got)}, which is no page from its first slot on",
                 )
             problem = self._claim(step, uid, first // size)
             if problem:
                 return problem
-        return None
-
-    def _stray(self, got: tuple[int, ...]) -> Problem:
-        """RANGE, where a slot lies in no page of the pool."""
-        low, high = self.config.page_size, (self.config.pages + 1) * self.config.page_size
-        for slot in got:
-            if not low <= slot < high:
-                what = "a padding slot" if 0 <= slot < low else "in no page of the pool"
-                return (
-                    "RANGE",
-                    f"slot {slot} was handed out, which is {what} (pages 1 to {self.config.pages} of {self.config.page_size})",
-                )
         return None
 
     def _claim(self, step: Step, uid: int, page: int) -> Problem:
