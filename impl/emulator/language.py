@@ -135,7 +135,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=256)
 def _arange(start: int, end: int) -> Value:
     _shape(end - start)
-    data = np.arange(start, end, dtype=np.int32)
+    data = np.arange(start, end, dtype=INT32.numpy)
     data.flags.writeable = False
     return Value(data, INT32, start, end - 1)
 
@@ -326,18 +326,17 @@ def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DTy
 def cumsum(value: Any, axis: int = 0, reverse: bool = False, dtype: DType | None = None) -> Value:
     """Running sums along an axis, each with its own lane; poison reaches the lanes behind it."""
     added = _summands(value, dtype)
+    bad, lanes = added.bad, added.data
+    plain = bad is None and axis == 0 and not reverse and lanes.__class__ is np.ndarray and lanes.ndim == 1
+    if plain and added.lo >= 0 and added.hi * lanes.size <= added.type.high:
+        sums = np.add.accumulate(lanes)
+        return Value(sums, added.type, sums.item(0), sums.item(-1))  # they never fall
 
     def run(how: Any, lanes: Any) -> Any:
         lanes = np.flip(lanes, axis) if reverse else lanes
         sums = how.accumulate(lanes, axis=axis, dtype=lanes.dtype)
         return np.flip(sums, axis) if reverse else sums
 
-    bad = added.bad
-    if bad is None and added.lo >= 0 and axis == 0 and not reverse and np.ndim(added.data) == 1:
-        lanes = added.data
-        if added.hi * lanes.size <= added.type.high:
-            sums = np.add.accumulate(lanes, dtype=lanes.dtype)
-            return Value(sums, added.type, sums.item(0), sums.item(-1))  # they never fall
     if bad is not None:
         bad = Bad(run(np.logical_or, np.broadcast_to(bad.mask, added.shape)), bad.cause)
     return _fitted(run(np.add, _exact(added)), added.type, bad, "sums up")

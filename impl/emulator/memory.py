@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from impl.emulator.dtypes import ALL, INT1, INT64, DType, Unsupported
+from impl.emulator.dtypes import ALL, INT1, INT64, WIDE, DType, Unsupported
 from impl.emulator.findings import (
     OUTSIDE_LOAD,
     OUTSIDE_STORE,
@@ -147,7 +147,7 @@ class Pointer:
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Pointer:
-        return self.__add__(-cast(value_of(other), INT64))
+        return self.__add__(-other if other.__class__ is int else -cast(value_of(other), INT64))
 
     def __getitem__(self, key: Any) -> Pointer:
         return Pointer(self.memory, self.at[key])
@@ -231,8 +231,8 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
         raise ValueError("other says what disabled lanes hold, and there is no mask")
     places, dtype, size = at.data, memory.type, memory.size
     if places.__class__ is not int:
-        if places.dtype is not _INDEX:
-            places = places.astype(_INDEX)  # NumPy takes many times as long to index with others
+        if places.dtype is not WIDE:
+            places = places.astype(WIDE)  # NumPy takes many times as long to index with others
         if other.__class__ is int and at.bad is None and memory.fresh is None:
             chosen = places[on]
             if _within(chosen, at, size) and dtype.low <= other <= dtype.high:
@@ -255,6 +255,8 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
         got = memory.flat.take(places, mode="clip")
     else:
         got = np.zeros(places.shape, dtype=dtype.numpy)
+    if got.dtype is not dtype.numpy:
+        got = got.astype(dtype.numpy)
     if memory.lo is None:
         memory.lo, memory.hi = seen_bounds(memory.flat)
     lo, hi, bad = memory.lo, memory.hi, None
@@ -275,9 +277,6 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
     if fill.bad is not None:
         bad = merged(Bad(np.logical_and(fill.bad.mask, off), fill.bad.cause), bad)
     return Value(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
-
-
-_INDEX = np.dtype(np.int64)
 
 
 def _within(places: Any, at: Value, size: int) -> bool:
@@ -342,8 +341,8 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
     if mask is not None:
         at, on = _enabled(mask, at)
     places = at.data
-    if places.__class__ is not int and places.dtype is not _INDEX:
-        places = places.astype(_INDEX)
+    if places.__class__ is not int and places.dtype is not WIDE:
+        places = places.astype(WIDE)
     plain = value.bad is None and at.bad is None
     if plain and isinstance(on, np.ndarray) and isinstance(data, np.ndarray) and on.shape == data.shape:
         chosen = places[on]

@@ -71,8 +71,6 @@ def _arithmetic(
                 else:
                     if a.__class__ is int:
                         a = dtype.lane[a]
-                    if other.type is not dtype:
-                        b = b.astype(dtype.numpy)  # NumPy takes longer to do so itself
                 return Value(fast(a, b), dtype, lo, hi, bad)
         elif kind is not Value and not isinstance(other, int):
             return NotImplemented
@@ -108,7 +106,11 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
             return Value(compare(a, other), INT1, 0, 1, self.bad)
         if kind is not Value and not isinstance(other, int):
             return NotImplemented
-        if kind is not Value or other.type.signed != self.type.signed:
+        if (
+            kind is not Value
+            or other.type.signed != self.type.signed
+            or other.type.numpy is not self.type.numpy
+        ):
             self, other = pair(self, other)
             a = self.data
         bad, b = self.bad if other.bad is None else merged(self.bad, other.bad), other.data
@@ -367,8 +369,10 @@ def cast(value: Value, dtype: DType) -> Value:
             if bad is None:
                 made: Value = dtype.scalars[data]
                 return made
-        else:
-            data = int(data) if data.__class__ is bool else data.astype(dtype.numpy)
+        elif data.__class__ is bool:
+            data = int(data)
+        elif value.type.numpy is not dtype.numpy:
+            data = data.astype(dtype.numpy)
         return Value(data, dtype, value.lo, value.hi, bad)
     return settled(_objects(data), dtype, bad, f"narrows {value.type} to {dtype}")
 
