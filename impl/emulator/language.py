@@ -31,6 +31,7 @@ from impl.emulator.values import (
     Bad,
     Value,
     block,
+    filled,
     pair,
     scalar,
     settled,
@@ -156,9 +157,7 @@ def full(shape: Any, value: Any, dtype: DType) -> Value:
 
 @functools.lru_cache(maxsize=256)
 def _full(shape: tuple[int, ...], number: int, dtype: DType) -> Value:
-    data = np.full(_shape(shape), number, dtype=dtype.numpy)
-    data.flags.writeable = False
-    return Value(data, dtype, number, number)
+    return filled(_shape(shape), number, dtype)
 
 
 def zeros(shape: Any, dtype: DType) -> Value:
@@ -414,8 +413,10 @@ def range(*bounds: Any) -> Iterator[Value]:
             numbers.append(bound)
             continue
         value = value_of(bound)
-        use(value, "loops to")
-        kind = promoted(kind, value.type)
+        if value.bad is not None:
+            use(value, "loops to")
+        if value.type is not kind:
+            kind = promoted(kind, value.type)
         numbers.append(int(value.data))
     if kind.signed:  # then each number is of it, as the bounds are
         return map(kind.scalars.__getitem__, builtins.range(*numbers))

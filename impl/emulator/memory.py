@@ -24,7 +24,19 @@ from impl.emulator.findings import (
     report,
 )
 from impl.emulator.fresh import all_of, fresh_of, reach
-from impl.emulator.values import FEW, Bad, Value, block, cast, merged, scalar, seen_bounds, use, value_of
+from impl.emulator.values import (
+    FEW,
+    Bad,
+    Value,
+    block,
+    cast,
+    filled,
+    merged,
+    scalar,
+    seen_bounds,
+    use,
+    value_of,
+)
 
 BY_TORCH = {getattr(torch, "bool" if dtype is INT1 else dtype.name): dtype for dtype in ALL}
 
@@ -171,7 +183,7 @@ START = scalar(0, INT64)
 
 
 def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
-    """Offsets and mask in one shape. The mask is None where all lanes are on, and False for a scalar that is off."""
+    """Offsets and mask in one shape. The mask is None where all lanes are known to be on, and False where none is."""
     if mask.__class__ is not Value:
         mask = value_of(mask)
     if mask.type is not INT1:
@@ -179,16 +191,16 @@ def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
     if mask.bad is not None:
         use(mask, "is masked by")
     on, places = mask.data, at.data
-    if on.__class__ is places.__class__ and on.shape == places.shape:  # two arrays
-        return at, on
-    if places.__class__ is int:
-        if mask.shape:
-            raise ValueError("a block can't mask a scalar pointer")
+    if on.__class__ is bool:
         return at, None if on else False
-    if on.__class__ is not bool and on.shape != places.shape:
-        at = _spread(at, np.broadcast_shapes(on.shape, places.shape))
-    if on.__class__ is bool or on.shape != at.data.shape:
-        on = np.broadcast_to(on, at.data.shape)
+    if places.__class__ is int:
+        raise ValueError("a block can't mask a scalar pointer")
+    if on.shape != places.shape:
+        shape = np.broadcast_shapes(on.shape, places.shape)
+        at = _spread(at, shape)
+        on = np.broadcast_to(on, shape)
+    if mask.lo == mask.hi:
+        return at, None if mask.lo else False
     return at, on
 
 
@@ -230,25 +242,27 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
     elif other is not None:
         raise ValueError("other says what disabled lanes hold, and there is no mask")
     places, dtype, size = at.data, memory.type, memory.size
+    if on is False:
+        return _load_none(memory, at.shape, other)
     if places.__class__ is not int:
         if places.dtype is not WIDE:
             places = places.astype(WIDE)  # NumPy takes many times as long to index with others
-        if other.__class__ is int and at.bad is None and memory.fresh is None:
-            chosen = places[on]
-            if _within(chosen, at, size) and dtype.low <= other <= dtype.high:
+        if on is not None and other.__class__ is int and at.bad is None and memory.fresh is None:
+            found = _taken(memory, places[on], at)
+            if found is not None and dtype.low <= other <= dtype.high:
                 if memory.lo is None:
                     memory.lo, memory.hi = seen_bounds(memory.flat)
                 lo, hi = memory.lo, memory.hi
                 got = np.zeros(places.shape, dtype=dtype.numpy)
                 if other:
                     got.fill(other)
-                got[on] = memory.flat[chosen]
+                got[on] = found
                 return Value(got, dtype, lo if lo < other else other, hi if hi > other else other)
     outside = None
     if at.lo < 0 or at.hi >= size or at.bad is not None:
         outside = _outside(memory, at, on, OUTSIDE_LOAD, "load")
     if places.__class__ is int:
-        return _load_one(memory, places, on, other, outside)
+        return _load_one(memory, places, outside)
     if at.lo >= 0 and at.hi < size:
         got = memory.flat[places]
     elif size:
@@ -268,15 +282,24 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
         return Value(got, dtype, lo, hi, bad)
     off = ~on
     if other is None:
-        got[off] = 0
-        if now.undefined and np.count_nonzero(off):
-            bad = merged(Bad(off, Cause(UNDEFINED, place(), _left_open(memory))), bad)
+        got[off] = dtype.lane[0]
+        bad = merged(_off(memory, off), bad)
         return Value(got, dtype, min(lo, 0), max(hi, 0), bad)
     fill = _spread(cast(value_of(other), dtype), places.shape)
     got[off] = fill.data[off]
     if fill.bad is not None:
         bad = merged(Bad(np.logical_and(fill.bad.mask, off), fill.bad.cause), bad)
     return Value(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
+
+
+def _taken(memory: Memory, places: Any, at: Value) -> Any:
+    """The elements at some of a pointer's places; None where one lies outside."""
+    if at.lo < 0 and places.size and seen_bounds(places)[0] < 0:
+        return None  # NumPy would count from the end
+    try:
+        return memory.flat[places]
+    except IndexError:  # it looks for this anyway; who is to blame is found out later
+        return None
 
 
 def _within(places: Any, at: Value, size: int) -> bool:
@@ -287,15 +310,7 @@ def _within(places: Any, at: Value, size: int) -> bool:
     return lo >= 0 and (hi < size or not places.size)
 
 
-def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Value:
-    if on is False:
-        if other is not None:
-            return cast(scalar(other, memory.type) if isinstance(other, int) else other, memory.type)
-        return block(
-            0,
-            memory.type,
-            Bad(True, Cause(UNDEFINED, place(), _left_open(memory))) if now.undefined else None,
-        )
+def _load_one(memory: Memory, at: int, outside: Any) -> Value:
     if outside is not None:
         return block(0, memory.type, Bad(True, Cause(OUTSIDE_LOAD, place(), f"lies outside {memory.name}")))
     if memory.fresh is None:
@@ -303,8 +318,24 @@ def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Val
     return block(memory.flat.item(at), memory.type, _open(memory, at, None))
 
 
-def _left_open(memory: Memory) -> str:
-    return f"loads {memory.name} in enabled lanes alone and names no other"
+def _load_none(memory: Memory, shape: tuple[int, ...], other: Any) -> Value:
+    """What a load gives that is off in all lanes."""
+    dtype = memory.type
+    if other is not None:
+        if not shape:
+            return cast(scalar(other, dtype) if isinstance(other, int) else other, dtype)
+        if other.__class__ is int and dtype.low <= other <= dtype.high:
+            return filled(shape, other, dtype)
+        return _spread(cast(value_of(other), dtype), shape)
+    return Value(np.zeros(shape, dtype=dtype.numpy) if shape else 0, dtype, 0, 0, _off(memory, True))
+
+
+def _off(memory: Memory, off: Any) -> Bad | None:
+    """The poison of lanes for which a load that is off there names no other."""
+    if not now.undefined or not (off is True or np.count_nonzero(off)):
+        return None
+    what = f"loads {memory.name} in enabled lanes alone and names no other"
+    return Bad(off, Cause(UNDEFINED, place(), what))
 
 
 def _open(memory: Memory, places: Any, on: Any) -> Bad | None:
@@ -340,6 +371,8 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
             at = _spread(at, np.broadcast_shapes(data.shape, at.data.shape))
     if mask is not None:
         at, on = _enabled(mask, at)
+        if on is False:
+            return
     places = at.data
     if places.__class__ is not int and places.dtype is not WIDE:
         places = places.astype(WIDE)

@@ -6,6 +6,7 @@ where the bounds do not rule out that it wraps.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from impl.emulator.dtypes import ALL, INT1, KEPT, DType, Unsupported, of_number,
 from impl.emulator.findings import NO_RESULT, WRAP, Cause, place, report_use
 
 FEW = 64  # lanes
+LISTED = 24  # lanes whose bounds are found sooner in a list
+_Array = np.ndarray
 
 
 class Bad(NamedTuple):
@@ -95,32 +98,35 @@ def _arithmetic(
     return method, mirrored
 
 
-def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
+def _comparison(compare: Callable[[Any, Any], Any], ordered: bool = True) -> Any:
+    """The method of a comparison. ordered: what holds for two numbers, or for neither, does so for all between them."""
+
     def method(self: Value, other: Any) -> Any:
         kind, a = other.__class__, self.data
         if kind is int:
-            if a.__class__ is not int:
-                other = self.type.lane[other]
-            elif self.bad is None:
-                return INT1.scalars[compare(a, other)]
-            return Value(compare(a, other), INT1, 0, 1, self.bad)
-        if kind is not Value and not isinstance(other, int):
-            return NotImplemented
-        if (
-            kind is not Value
-            or other.type.signed != self.type.signed
-            or other.type.numpy is not self.type.numpy
-        ):
-            self, other = pair(self, other)
-            a = self.data
-        bad, b = self.bad if other.bad is None else merged(self.bad, other.bad), other.data
-        if a.__class__ is not b.__class__:
-            if b.__class__ is int:
+            bad, b = self.bad, other
+        else:
+            if kind is not Value and not isinstance(other, int):
+                return NotImplemented
+            if (
+                kind is not Value
+                or other.type.signed != self.type.signed
+                or other.type.numpy is not self.type.numpy
+            ):
+                self, other = pair(self, other)
+                a = self.data
+            bad, b = self.bad if other.bad is None else merged(self.bad, other.bad), other.data
+        if b.__class__ is int:
+            if a.__class__ is _Array:
+                if ordered and bad is None:
+                    on = compare(self.lo, b)
+                    if compare(self.hi, b) is on:
+                        return filled(a.shape, on, INT1)
                 b = self.type.lane[b]
-            elif a.__class__ is int:
-                a = other.type.lane[a]
-        elif a.__class__ is int and bad is None:
-            return INT1.scalars[compare(a, b)]
+            elif bad is None:
+                return INT1.scalars[compare(a, b)]
+        elif a.__class__ is int:
+            a = other.type.lane[a]
         return Value(compare(a, b), INT1, 0, 1, bad)
 
     return method
@@ -251,7 +257,7 @@ class Value:
     __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, bounds_of.shift_right, bounds_of.right)
     __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
     __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
-    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
+    __eq__, __ne__ = _comparison(operator.eq, ordered=False), _comparison(operator.ne, ordered=False)
     __and__ = __rand__ = _bitwise(operator.and_, _and)
     __or__ = __ror__ = _bitwise(operator.or_, _any)
     __xor__ = __rxor__ = _bitwise(operator.xor, _any)
@@ -314,6 +320,14 @@ def scalar(number: int, dtype: DType | None = None) -> Value:
     return made
 
 
+@functools.lru_cache(maxsize=256)
+def filled(shape: tuple[int, ...], number: int, dtype: DType) -> Value:
+    """A block of one number of the type. All that ask for it share it."""
+    data = np.full(shape, number, dtype=dtype.numpy)
+    data.flags.writeable = False
+    return Value(data, dtype, int(number), int(number))
+
+
 def block(data: Any, dtype: DType, bad: Bad | None = None) -> Value:
     """An array (or number) as a value, its bounds found by looking."""
     if data.__class__ in (int, bool):
@@ -323,8 +337,10 @@ def block(data: Any, dtype: DType, bad: Bad | None = None) -> Value:
 
 def seen_bounds(data: Any) -> Bounds:
     """The smallest and the largest lane of an array; 0 and 0 where there is none."""
-    if data.size > FEW:
-        return int(data.min()), int(data.max())
+    if data.size == 1:
+        return (only := data.item(), only)
+    if data.size > LISTED:  # NumPy says four times as fast where the smallest lane is as which it is
+        return data.item(data.argmin()), data.item(data.argmax())
     # Many times faster than NumPy's reductions of short arrays.
     lanes = data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()
     return (min(lanes), max(lanes)) if lanes else (0, 0)
