@@ -179,7 +179,7 @@ def emulated(function: FunctionType) -> FunctionType:
         )
         twin.__kwdefaults__ = function.__kwdefaults__
         _made[function] = twin  # before its helpers: one of them may be itself
-        CODES.add(function.__code__)
+        CODES[id(function.__code__)] = function.__code__
         for name in function.__code__.co_names:
             if name in names:
                 names[name] = stand_in(names[name])

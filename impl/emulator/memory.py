@@ -5,6 +5,7 @@ A tensor's elements are what its pointer may touch, however much memory lies beh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -419,33 +420,51 @@ def atomic(pointer: Pointer, value: Any, mask: Any, update: Update, **hints: Any
         at, on = _enabled(mask, at)
     if value.bad is not None:
         use(value, f"updates {memory.name} by", on)
-    old = load(Pointer(memory, at), mask)
-    if old.bad is not None:
-        use(old, f"updates {memory.name} from", on)
-    enabled = _spread_to(True if on is None else on, at.shape)
-    if at.lo < 0 or at.hi >= memory.size:
+    shape, dtype, flat, size = at.shape, memory.type, memory.flat, memory.size
+    places, operands = _listed(at.data, shape), _listed(value.data, shape)
+    enabled = _listed(True if on is None else on, shape)
+    if (
+        at.bad is None
+        and memory.fresh is None
+        and (
+            (at.lo >= 0 and at.hi < size)
+            or all(0 <= here < size for here, on_here in zip(places, enabled, strict=True) if on_here)
+        )
+    ):
+        before = [0] * len(places)
+        bad = None if on is None else _off(memory, True if on is False else ~on)
+    else:
+        old = load(Pointer(memory, at), mask)
+        if old.bad is not None:
+            use(old, f"updates {memory.name} from", on)
         outside = _outside(memory, at, on, OUTSIDE_STORE, "update")
-        enabled = enabled if outside is None else np.logical_and(enabled, np.logical_not(outside))
-    before = np.array(old.data, dtype=memory.type.numpy)
-    lanes = before.reshape(-1)
-    flat, wrapped = memory.flat, memory.type.wrapped
-    places, operands = _spread_to(at.data, at.shape).tolist(), _spread_to(value.data, at.shape).tolist()
-    for lane, on_here in enumerate(enabled.tolist()):
+        if outside is not None:
+            enabled = _listed(np.logical_and(True if on is None else on, np.logical_not(outside)), shape)
+        before, bad = _listed(old.data, shape), old.bad
+    left = dict[int, int]()  # what a place holds now
+    for lane, on_here in enumerate(enabled):
         if on_here:
             here = places[lane]
-            was = flat.item(here)
-            lanes[lane] = was
-            after = wrapped(update(int(was), int(operands[lane])))
-            flat[here] = after
-            memory.wrote(here, after, after)
-    return block(before if at.shape else before.item(), memory.type, old.bad)
+            was = before[lane] = left[here] if here in left else flat.item(here)
+            after = update(was, operands[lane])
+            left[here] = after if dtype.low <= after <= dtype.high else dtype.wrapped(after)
+    if left:
+        changed = np.array(list(left))
+        flat[changed] = list(left.values())
+        memory.wrote(changed, min(left.values()), max(left.values()))
+    if not shape:
+        return block(before[0], dtype, bad)
+    return Value(np.array(before, dtype=dtype.numpy).reshape(shape), dtype, min(before), max(before), bad)
 
 
-def _spread_to(data: Any, shape: tuple[int, ...]) -> Any:
+def _listed(data: Any, shape: tuple[int, ...]) -> list[int]:
     """One lane after the other, where there are lanes of this shape."""
-    if data.__class__ is not np.ndarray or data.shape != shape:
+    if data.__class__ in (int, bool):
+        return [data] * math.prod(shape)
+    if data.shape != shape:
         data = np.broadcast_to(data, shape)
-    return data.reshape(-1)
+    lanes: list[int] = data.reshape(-1).tolist()
+    return lanes
 
 
 LOAD_HINTS = frozenset({"cache_modifier", "eviction_policy", "volatile"})
