@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from impl.emulator.dtypes import INT1
-from impl.emulator.values import Bad, Value, block, cast, filled, merged, pair, value_of
+from impl.emulator.values import Bad, Value, block, cast, filled, made_of, merged, pair, value_of
 
 
 def where(condition: Any, x: Any, y: Any) -> Value:
@@ -26,7 +26,7 @@ def where(condition: Any, x: Any, y: Any) -> Value:
             side.bad.cause for side in (x, y) if side.bad is not None and np.any(poison & side.bad.mask)
         )
         bad = merged(Bad(poison if poison.shape else True, cause), bad)
-    return Value(chosen.data, chosen.type, chosen.lo, chosen.hi, bad)
+    return made_of(chosen.data, chosen.type, chosen.lo, chosen.hi, bad)
 
 
 def _chosen(condition: Value, x: Value, y: Value) -> Value:
@@ -50,7 +50,7 @@ def _chosen(condition: Value, x: Value, y: Value) -> Value:
     else:
         made = b.copy()
         np.putmask(made, on, a)
-    return Value(made, x.type, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
+    return made_of(made, x.type, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
 
 
 def _by_numpy(condition: Value, x: Value, y: Value) -> Value:
@@ -59,4 +59,4 @@ def _by_numpy(condition: Value, x: Value, y: Value) -> Value:
         return block(data.item(), x.type)
     if data.dtype is not x.type.numpy:
         data = data.astype(x.type.numpy)
-    return Value(data, x.type, min(x.lo, y.lo), max(x.hi, y.hi))
+    return made_of(data, x.type, min(x.lo, y.lo), max(x.hi, y.hi))

@@ -32,6 +32,7 @@ from impl.emulator.values import (
     Value,
     block,
     filled,
+    made_of,
     pair,
     scalar,
     settled,
@@ -138,7 +139,7 @@ def _arange(start: int, end: int) -> Value:
     _shape(end - start)
     data = np.arange(start, end, dtype=INT32.numpy)
     data.flags.writeable = False
-    return Value(data, INT32, start, end - 1)
+    return made_of(data, INT32, start, end - 1)
 
 
 def arange(start: Any, end: Any) -> Value:
@@ -152,7 +153,7 @@ def full(shape: Any, value: Any, dtype: DType) -> Value:
     if value.__class__ is int:
         return _full(sizes, value, dtype)
     one = _cast(value_of(value), dtype)
-    return Value(np.full(_shape(sizes), one.data, dtype=dtype.numpy), dtype, one.lo, one.hi, one.bad)
+    return made_of(np.full(_shape(sizes), one.data, dtype=dtype.numpy), dtype, one.lo, one.hi, one.bad)
 
 
 @functools.lru_cache(maxsize=256)
@@ -190,7 +191,7 @@ def minimum(x: Any, y: Any) -> Value:
         a = dtype.lane[a]
     elif b.__class__ is int:
         b = dtype.lane[b]
-    return Value(np.minimum(a, b), dtype, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi < y.hi else y.hi)
+    return made_of(np.minimum(a, b), dtype, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi < y.hi else y.hi)
 
 
 def maximum(x: Any, y: Any) -> Value:
@@ -205,7 +206,7 @@ def maximum(x: Any, y: Any) -> Value:
         a = dtype.lane[a]
     elif b.__class__ is int:
         b = dtype.lane[b]
-    return Value(np.maximum(a, b), dtype, x.lo if x.lo > y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
+    return made_of(np.maximum(a, b), dtype, x.lo if x.lo > y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
 
 
 def abs(x: Any) -> Any:
@@ -228,7 +229,7 @@ def cdiv(x: Any, y: Any) -> Any:
 
 def _reshaped(value: Value, change: Callable[[Any], Any]) -> Value:
     bad = value.bad and Bad(change(np.broadcast_to(value.bad.mask, value.shape)), value.bad.cause)
-    return Value(change(np.asarray(value.data)), value.type, value.lo, value.hi, bad)
+    return made_of(change(np.asarray(value.data)), value.type, value.lo, value.hi, bad)
 
 
 def reshape(value: Value, *shape: Any) -> Value:
@@ -329,7 +330,7 @@ def cumsum(value: Any, axis: int = 0, reverse: bool = False, dtype: DType | None
     plain = bad is None and axis == 0 and not reverse and lanes.__class__ is np.ndarray and lanes.ndim == 1
     if plain and added.lo >= 0 and added.hi * lanes.size <= added.type.high:
         sums = np.add.accumulate(lanes)
-        return Value(sums, added.type, sums.item(0), sums.item(-1))  # they never fall
+        return made_of(sums, added.type, sums.item(0), sums.item(-1))  # they never fall
 
     def run(how: Any, lanes: Any) -> Any:
         lanes = np.flip(lanes, axis) if reverse else lanes

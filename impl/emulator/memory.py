@@ -32,6 +32,7 @@ from impl.emulator.values import (
     block,
     cast,
     filled,
+    made_of,
     merged,
     scalar,
     seen_bounds,
@@ -206,7 +207,7 @@ def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
 
 
 def _spread(at: Value, shape: tuple[int, ...]) -> Value:
-    return Value(np.broadcast_to(at.data, shape), at.type, at.lo, at.hi, at.bad)
+    return made_of(np.broadcast_to(at.data, shape), at.type, at.lo, at.hi, at.bad)
 
 
 def _outside(memory: Memory, at: Value, on: Any, category: str, verb: str) -> Any:
@@ -258,7 +259,7 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
                 if other:
                     got.fill(other)
                 got[on] = found
-                return Value(got, dtype, lo if lo < other else other, hi if hi > other else other)
+                return made_of(got, dtype, lo if lo < other else other, hi if hi > other else other)
     outside = None
     if at.lo < 0 or at.hi >= size or at.bad is not None:
         outside = _outside(memory, at, on, OUTSIDE_LOAD, "load")
@@ -280,17 +281,17 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
     if memory.fresh is not None:
         bad = merged(_open(memory, places, on), bad)
     if on is None:
-        return Value(got, dtype, lo, hi, bad)
+        return made_of(got, dtype, lo, hi, bad)
     off = ~on
     if other is None:
         got[off] = dtype.lane[0]
         bad = merged(_off(memory, off), bad)
-        return Value(got, dtype, min(lo, 0), max(hi, 0), bad)
+        return made_of(got, dtype, min(lo, 0), max(hi, 0), bad)
     fill = _spread(cast(value_of(other), dtype), places.shape)
     got[off] = fill.data[off]
     if fill.bad is not None:
         bad = merged(Bad(np.logical_and(fill.bad.mask, off), fill.bad.cause), bad)
-    return Value(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
+    return made_of(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
 
 
 def _taken(memory: Memory, places: Any, at: Value) -> Any:
@@ -328,7 +329,7 @@ def _load_none(memory: Memory, shape: tuple[int, ...], other: Any) -> Value:
         if other.__class__ is int and dtype.low <= other <= dtype.high:
             return filled(shape, other, dtype)
         return _spread(cast(value_of(other), dtype), shape)
-    return Value(np.zeros(shape, dtype=dtype.numpy) if shape else 0, dtype, 0, 0, _off(memory, True))
+    return made_of(np.zeros(shape, dtype=dtype.numpy) if shape else 0, dtype, 0, 0, _off(memory, True))
 
 
 def _off(memory: Memory, off: Any) -> Bad | None:
@@ -454,7 +455,7 @@ def atomic(pointer: Pointer, value: Any, mask: Any, update: Update, **hints: Any
         memory.wrote(changed, min(left.values()), max(left.values()))
     if not shape:
         return block(before[0], dtype, bad)
-    return Value(np.array(before, dtype=dtype.numpy).reshape(shape), dtype, min(before), max(before), bad)
+    return made_of(np.array(before, dtype=dtype.numpy).reshape(shape), dtype, min(before), max(before), bad)
 
 
 def _listed(data: Any, shape: tuple[int, ...]) -> list[int]:

@@ -60,7 +60,7 @@ def _arithmetic(
                         return dtype.scalars[fast(data, other)]
                 else:
                     other = dtype.lane[other]
-                return Value(fast(data, other), dtype, lo, hi, self.bad)
+                return made_of(fast(data, other), dtype, lo, hi, self.bad)
         elif kind is Value and (other.type is dtype or other.type in dtype.absorbs):
             lo, hi = bounds(self.lo, self.hi, other.lo, other.hi)
             if dtype.least <= lo and hi <= dtype.most:
@@ -74,7 +74,7 @@ def _arithmetic(
                 else:
                     if a.__class__ is int:
                         a = dtype.lane[a]
-                return Value(fast(a, b), dtype, lo, hi, bad)
+                return made_of(fast(a, b), dtype, lo, hi, bad)
         elif kind is not Value and not isinstance(other, int):
             return NotImplemented
         return slow(*pair(self, other, divides))
@@ -91,7 +91,7 @@ def _arithmetic(
             lo, hi = bounds(a.lo, a.hi, b.lo, b.hi)
         bad = merged(a.bad, b.bad)
         if dtype.least <= lo and hi <= dtype.most:
-            return Value(fast(a.data, b.data), dtype, lo, hi, bad)
+            return made_of(fast(a.data, b.data), dtype, lo, hi, bad)
         lanes = np.frompyfunc(exact, 2, 1)(_objects(a.data), _objects(b.data))
         return settled(lanes, dtype, bad, f"computes a {dtype} {sign}")
 
@@ -127,7 +127,7 @@ def _comparison(compare: Callable[[Any, Any], Any], ordered: bool = True) -> Any
                 return INT1.scalars[compare(a, b)]
         elif a.__class__ is int:
             a = other.type.lane[a]
-        return Value(compare(a, b), INT1, 0, 1, bad)
+        return made_of(compare(a, b), INT1, 0, 1, bad)
 
     return method
 
@@ -156,15 +156,15 @@ def _bitwise(combine: Callable[[Any, Any], Any], bounds: Callable[[Value, Value]
         if dtype is INT1:
             if bad is None and a.__class__ is bool and b.__class__ is bool:
                 return INT1.scalars[combine(a, b)]
-            return Value(combine(a, b), INT1, 0, 1, bad)
+            return made_of(combine(a, b), INT1, 0, 1, bad)
         if a.__class__ is int:
             if b.__class__ is int:
                 data = combine(a, b)
-                return Value(data, dtype, data, data, bad)
+                return made_of(data, dtype, data, data, bad)
             a = dtype.lane[a]
         elif b.__class__ is int:
             b = dtype.lane[b]
-        return Value(combine(a, b), dtype, *bounds(self, other), bad)
+        return made_of(combine(a, b), dtype, *bounds(self, other), bad)
 
     return method
 
@@ -183,12 +183,11 @@ class Value:
 
     __slots__ = ("bad", "data", "hi", "lo", "type")
 
-    def __init__(self, data: Any, type: DType, lo: int, hi: int, bad: Bad | None = None) -> None:
-        self.data = data  # one after the other: a tuple of five would be made and taken apart
-        self.type = type
-        self.lo = lo
-        self.hi = hi
-        self.bad = bad
+    data: Any
+    type: DType
+    lo: int
+    hi: int
+    bad: Bad | None
 
     @property
     def dtype(self) -> DType:
@@ -217,7 +216,7 @@ class Value:
             if k is not None and k != _ALL:
                 raise Unsupported("of a block only [:, None] and its like are emulated")
         bad = self.bad and Bad(np.broadcast_to(self.bad.mask, self.shape)[keys], self.bad.cause)
-        return Value(np.asarray(self.data)[keys], self.type, self.lo, self.hi, bad)
+        return made_of(np.asarray(self.data)[keys], self.type, self.lo, self.hi, bad)
 
     def __bool__(self) -> bool:
         if self.data.__class__ not in (int, bool):
@@ -232,11 +231,11 @@ class Value:
     def __invert__(self) -> Value:
         if self.type is INT1:
             data = not self.data if self.data.__class__ is bool else ~self.data
-            return Value(data, INT1, 0, 1, self.bad)
+            return made_of(data, INT1, 0, 1, self.bad)
         if not self.type.signed:
             high = self.type.high
-            return Value(high - self.data, self.type, high - self.hi, high - self.lo, self.bad)
-        return Value(~self.data, self.type, ~self.hi, ~self.lo, self.bad)
+            return made_of(high - self.data, self.type, high - self.hi, high - self.lo, self.bad)
+        return made_of(~self.data, self.type, ~self.hi, ~self.lo, self.bad)
 
     def __neg__(self) -> Any:
         return 0 - self
@@ -269,6 +268,17 @@ class Value:
     __rtruediv__ = __truediv__
 
 
+def made_of(data: Any, type: DType, lo: int, hi: int, bad: Bad | None = None) -> Value:
+    """A value. A class's own `__init__` takes half as long again to be called."""
+    made = Value()
+    made.data = data
+    made.type = type
+    made.lo = lo
+    made.hi = hi
+    made.bad = bad
+    return made
+
+
 class _Scalars(dict[int, Value | None]):
     """Scalars of a type without poison, each made once: nothing changes a value. None for what is not of the type."""
 
@@ -282,7 +292,7 @@ class _Scalars(dict[int, Value | None]):
             return None
         if len(self) >= KEPT:
             self.clear()
-        made = self[number] = Value(
+        made = self[number] = made_of(
             bool(number) if dtype is INT1 else int(number), dtype, int(number), int(number)
         )
         return made
@@ -325,14 +335,14 @@ def filled(shape: tuple[int, ...], number: int, dtype: DType) -> Value:
     """A block of one number of the type. All that ask for it share it."""
     data = np.full(shape, number, dtype=dtype.numpy)
     data.flags.writeable = False
-    return Value(data, dtype, int(number), int(number))
+    return made_of(data, dtype, int(number), int(number))
 
 
 def block(data: Any, dtype: DType, bad: Bad | None = None) -> Value:
     """An array (or number) as a value, its bounds found by looking."""
     if data.__class__ in (int, bool):
-        return Value(data, dtype, int(data), int(data), bad)
-    return Value(data, dtype, *seen_bounds(data), bad)
+        return made_of(data, dtype, int(data), int(data), bad)
+    return made_of(data, dtype, *seen_bounds(data), bad)
 
 
 def seen_bounds(data: Any) -> Bounds:
@@ -379,7 +389,7 @@ def cast(value: Value, dtype: DType) -> Value:
         return value
     data, bad = value.data, value.bad
     if dtype is INT1:
-        return Value(data != 0, INT1, 0, 1, bad)
+        return made_of(data != 0, INT1, 0, 1, bad)
     if dtype.low <= value.lo and value.hi <= dtype.high:
         if data.__class__ is int:
             if bad is None:
@@ -389,7 +399,7 @@ def cast(value: Value, dtype: DType) -> Value:
             data = int(data)
         elif value.type.numpy is not dtype.numpy:
             data = data.astype(dtype.numpy)
-        return Value(data, dtype, value.lo, value.hi, bad)
+        return made_of(data, dtype, value.lo, value.hi, bad)
     return settled(_objects(data), dtype, bad, f"narrows {value.type} to {dtype}")
 
 
