@@ -41,13 +41,14 @@ def _tighten(value: Value) -> None:
 
 def _arithmetic(
     sign: str, fast: Callable[[Any, Any], Any], bounds: Callable[[int, int, int, int], Bounds],
-    exact: Callable[[int, int], Number],
+    exact: Callable[[int, int], Number], neutral: int | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The methods of an operator and of its mirror.
 
     fast: by NumPy, where `bounds` of the result fit the type; exact: on two lanes as Python's own numbers.
+    neutral: on the right side it changes nothing: first offsets are 0, and pages may have one slot.
     """
-    divides = sign in ("//", "%")
+    divides, commutes = sign in ("//", "%"), sign in ("+", "*")
 
     def method(self: Value, other: Any) -> Any:
         kind, dtype = other.__class__, self.type
@@ -58,6 +59,8 @@ def _arithmetic(
                 if data.__class__ is int:
                     if self.bad is None:
                         return dtype.scalars[fast(data, other)]
+                elif other == neutral:
+                    return self
                 else:
                     other = dtype.lane[other]
                 return made_of(fast(data, other), dtype, lo, hi, self.bad)
@@ -68,11 +71,15 @@ def _arithmetic(
                 a, b = self.data, other.data
                 if b.__class__ is int:
                     if a.__class__ is not int:
+                        if b == neutral and bad is self.bad:
+                            return self
                         b = dtype.lane[b]
                     elif bad is None:
                         return dtype.scalars[fast(a, b)]
                 else:
                     if a.__class__ is int:
+                        if a == neutral and commutes and bad is other.bad:
+                            return cast(other, dtype)
                         a = dtype.lane[a]
                 return made_of(fast(a, b), dtype, lo, hi, bad)
         elif kind is not Value and not isinstance(other, int):
@@ -247,13 +254,15 @@ class Value:
 
         return where(self < 0, -self, self)
 
-    __add__, __radd__ = _arithmetic("+", operator.add, bounds_of.add, operator.add)
-    __sub__, __rsub__ = _arithmetic("-", operator.sub, bounds_of.subtract, operator.sub)
-    __mul__, __rmul__ = _arithmetic("*", operator.mul, bounds_of.multiply, operator.mul)
-    __floordiv__, __rfloordiv__ = _arithmetic("//", operator.floordiv, bounds_of.divide, bounds_of.quotient)
+    __add__, __radd__ = _arithmetic("+", operator.add, bounds_of.add, operator.add, 0)
+    __sub__, __rsub__ = _arithmetic("-", operator.sub, bounds_of.subtract, operator.sub, 0)
+    __mul__, __rmul__ = _arithmetic("*", operator.mul, bounds_of.multiply, operator.mul, 1)
+    __floordiv__, __rfloordiv__ = _arithmetic(
+        "//", operator.floordiv, bounds_of.divide, bounds_of.quotient, 1
+    )
     __mod__, __rmod__ = _arithmetic("%", bounds_of.modulo, bounds_of.remain, bounds_of.remainder)
-    __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, bounds_of.shift_left, bounds_of.left)
-    __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, bounds_of.shift_right, bounds_of.right)
+    __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, bounds_of.shift_left, bounds_of.left, 0)
+    __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, bounds_of.shift_right, bounds_of.right, 0)
     __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
     __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
     __eq__, __ne__ = _comparison(operator.eq, ordered=False), _comparison(operator.ne, ordered=False)
