@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from impl.emulator.dtypes import INT1
-from impl.emulator.values import Bad, Value, block, cast, filled, made_of, merged, pair, value_of
+from impl.emulator.poison import Bad, merged
+from impl.emulator.values import Value, block, cast, filled, made_of, pair, value_of
 
 
 def where(condition: Any, x: Any, y: Any) -> Value:

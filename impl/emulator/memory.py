@@ -1,17 +1,16 @@
-"""Memory as a kernel sees it: pointers that know their tensor, loads, stores and atomic updates.
+"""Memory as a kernel sees it: pointers that know their tensor, loads and stores.
 
 A tensor's elements are what its pointer may touch, however much memory lies behind it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from impl.emulator.bounds import seen_bounds
 from impl.emulator.dtypes import ALL, INT1, INT64, WIDE, DType, Unsupported
 from impl.emulator.findings import (
     OUTSIDE_LOAD,
@@ -25,20 +24,8 @@ from impl.emulator.findings import (
     report,
 )
 from impl.emulator.fresh import all_of, fresh_of, reach
-from impl.emulator.values import (
-    FEW,
-    Bad,
-    Value,
-    block,
-    cast,
-    filled,
-    made_of,
-    merged,
-    scalar,
-    seen_bounds,
-    use,
-    value_of,
-)
+from impl.emulator.poison import Bad, merged, use
+from impl.emulator.values import FEW, Value, block, cast, filled, made_of, scalar, value_of
 
 BY_TORCH = {getattr(torch, "bool" if dtype is INT1 else dtype.name): dtype for dtype in ALL}
 
@@ -184,7 +171,7 @@ class PointerType:
 START = scalar(0, INT64)
 
 
-def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
+def enabled_of(mask: Any, at: Value) -> tuple[Value, Any]:
     """Offsets and mask in one shape. The mask is None where all lanes are known to be on, and False where none is."""
     if mask.__class__ is not Value:
         mask = value_of(mask)
@@ -199,18 +186,19 @@ def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
         raise ValueError("a block can't mask a scalar pointer")
     if on.shape != places.shape:
         shape = np.broadcast_shapes(on.shape, places.shape)
-        at = _spread(at, shape)
+        at = spread(at, shape)
         on = np.broadcast_to(on, shape)
     if mask.lo == mask.hi:
         return at, None if mask.lo else False
     return at, on
 
 
-def _spread(at: Value, shape: tuple[int, ...]) -> Value:
+def spread(at: Value, shape: tuple[int, ...]) -> Value:
+    """A value repeated along axes."""
     return made_of(np.broadcast_to(at.data, shape), at.type, at.lo, at.hi, at.bad)
 
 
-def _outside(memory: Memory, at: Value, on: Any, category: str, verb: str) -> Any:
+def outside_of(memory: Memory, at: Value, on: Any, category: str, verb: str) -> Any:
     """Which enabled lanes lie outside the tensor, reported; None where none does."""
     if at.bad is not None:
         use(at, f"{verb}s {memory.name} at", on)
@@ -235,12 +223,12 @@ def _outside(memory: Memory, at: Value, on: Any, category: str, verb: str) -> An
 def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) -> Value:
     """`tl.load`: what lies outside gives poison, and so does a lane that is off and has no `other`."""
     if hints:
-        _known(hints, LOAD_HINTS)
+        known(hints, LOAD_HINTS)
     if pointer.__class__ is not Pointer:
         raise TypeError("tl.load wants a pointer")
     memory, at, on = pointer.memory, pointer.at, None
     if mask is not None:
-        at, on = _enabled(mask, at)
+        at, on = enabled_of(mask, at)
     elif other is not None:
         raise ValueError("other says what disabled lanes hold, and there is no mask")
     places, dtype, size = at.data, memory.type, memory.size
@@ -262,7 +250,7 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
                 return made_of(got, dtype, lo if lo < other else other, hi if hi > other else other)
     outside = None
     if at.lo < 0 or at.hi >= size or at.bad is not None:
-        outside = _outside(memory, at, on, OUTSIDE_LOAD, "load")
+        outside = outside_of(memory, at, on, OUTSIDE_LOAD, "load")
     if places.__class__ is int:
         return _load_one(memory, places, outside)
     if at.lo >= 0 and at.hi < size:
@@ -285,9 +273,9 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
     off = ~on
     if other is None:
         got[off] = dtype.lane[0]
-        bad = merged(_off(memory, off), bad)
+        bad = merged(open_lanes(memory, off), bad)
         return made_of(got, dtype, min(lo, 0), max(hi, 0), bad)
-    fill = _spread(cast(value_of(other), dtype), places.shape)
+    fill = spread(cast(value_of(other), dtype), places.shape)
     got[off] = fill.data[off]
     if fill.bad is not None:
         bad = merged(Bad(np.logical_and(fill.bad.mask, off), fill.bad.cause), bad)
@@ -328,11 +316,11 @@ def _load_none(memory: Memory, shape: tuple[int, ...], other: Any) -> Value:
             return cast(scalar(other, dtype) if isinstance(other, int) else other, dtype)
         if other.__class__ is int and dtype.low <= other <= dtype.high:
             return filled(shape, other, dtype)
-        return _spread(cast(value_of(other), dtype), shape)
-    return made_of(np.zeros(shape, dtype=dtype.numpy) if shape else 0, dtype, 0, 0, _off(memory, True))
+        return spread(cast(value_of(other), dtype), shape)
+    return made_of(np.zeros(shape, dtype=dtype.numpy) if shape else 0, dtype, 0, 0, open_lanes(memory, True))
 
 
-def _off(memory: Memory, off: Any) -> Bad | None:
+def open_lanes(memory: Memory, off: Any) -> Bad | None:
     """The poison of lanes for which a load that is off there names no other."""
     if not now.undefined or not (off is True or np.count_nonzero(off)):
         return None
@@ -356,7 +344,7 @@ def _open(memory: Memory, places: Any, on: Any) -> Bad | None:
 def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
     """`tl.store`: what lies outside is dropped; the value narrows to the tensor's type."""
     if hints:
-        _known(hints, STORE_HINTS)
+        known(hints, STORE_HINTS)
     if pointer.__class__ is not Pointer:
         raise TypeError("tl.store wants a pointer")
     memory, at = pointer.memory, pointer.at
@@ -370,9 +358,9 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
         if at.data.__class__ is int:
             raise ValueError("a block can't be stored at one place")
         if data.shape != at.data.shape:
-            at = _spread(at, np.broadcast_shapes(data.shape, at.data.shape))
+            at = spread(at, np.broadcast_shapes(data.shape, at.data.shape))
     if mask is not None:
-        at, on = _enabled(mask, at)
+        at, on = enabled_of(mask, at)
         if on is False:
             return
     places = at.data
@@ -389,7 +377,7 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
         use(value, f"stores into {memory.name}", on)
     outside = None
     if at.lo < 0 or at.hi >= memory.size or at.bad is not None:
-        outside = _outside(memory, at, on, OUTSIDE_STORE, "store")
+        outside = outside_of(memory, at, on, OUTSIDE_STORE, "store")
     if places.__class__ is int:
         if on is None and outside is None:
             memory.write(places, data, value.lo, value.hi)
@@ -407,73 +395,12 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
         )
 
 
-Update = Callable[[int, int], int]
-
-
-def atomic(pointer: Pointer, value: Any, mask: Any, update: Update, **hints: Any) -> Value:
-    """Atomic updates, lane after lane: the values before. Many programs may update one place, so none is a race."""
-    _known(hints, ATOMIC_HINTS)
-    memory, at, on = pointer.memory, pointer.at, None
-    value = cast(value_of(value), memory.type)
-    if value.shape not in ((), at.shape):
-        at = _spread(at, np.broadcast_shapes(value.shape, at.shape))
-    if mask is not None:
-        at, on = _enabled(mask, at)
-    if value.bad is not None:
-        use(value, f"updates {memory.name} by", on)
-    shape, dtype, flat, size = at.shape, memory.type, memory.flat, memory.size
-    places, operands = _listed(at.data, shape), _listed(value.data, shape)
-    enabled = _listed(True if on is None else on, shape)
-    if (
-        at.bad is None
-        and memory.fresh is None
-        and (
-            (at.lo >= 0 and at.hi < size)
-            or all(0 <= here < size for here, on_here in zip(places, enabled, strict=True) if on_here)
-        )
-    ):
-        before = [0] * len(places)
-        bad = None if on is None else _off(memory, True if on is False else ~on)
-    else:
-        old = load(Pointer(memory, at), mask)
-        if old.bad is not None:
-            use(old, f"updates {memory.name} from", on)
-        outside = _outside(memory, at, on, OUTSIDE_STORE, "update")
-        if outside is not None:
-            enabled = _listed(np.logical_and(True if on is None else on, np.logical_not(outside)), shape)
-        before, bad = _listed(old.data, shape), old.bad
-    left = dict[int, int]()  # what a place holds now
-    for lane, on_here in enumerate(enabled):
-        if on_here:
-            here = places[lane]
-            was = before[lane] = left[here] if here in left else flat.item(here)
-            after = update(was, operands[lane])
-            left[here] = after if dtype.low <= after <= dtype.high else dtype.wrapped(after)
-    if left:
-        changed = np.array(list(left))
-        flat[changed] = list(left.values())
-        memory.wrote(changed, min(left.values()), max(left.values()))
-    if not shape:
-        return block(before[0], dtype, bad)
-    return made_of(np.array(before, dtype=dtype.numpy).reshape(shape), dtype, min(before), max(before), bad)
-
-
-def _listed(data: Any, shape: tuple[int, ...]) -> list[int]:
-    """One lane after the other, where there are lanes of this shape."""
-    if data.__class__ in (int, bool):
-        return [data] * math.prod(shape)
-    if data.shape != shape:
-        data = np.broadcast_to(data, shape)
-    lanes: list[int] = data.reshape(-1).tolist()
-    return lanes
-
-
 LOAD_HINTS = frozenset({"cache_modifier", "eviction_policy", "volatile"})
 STORE_HINTS = frozenset({"cache_modifier", "eviction_policy"})
-ATOMIC_HINTS = frozenset({"sem", "scope"})
 
 
-def _known(given: dict[str, Any], known: frozenset[str]) -> None:
+def known(given: dict[str, Any], names: frozenset[str]) -> None:
+    """Unsupported, unless a launch's hints are of these names."""
     for name in given:
-        if name not in known:
+        if name not in names:
             raise Unsupported(f"{name}= is not emulated")

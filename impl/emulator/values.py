@@ -9,25 +9,18 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from impl.emulator import bounds as bounds_of
-from impl.emulator.bounds import Bounds, Number
+from impl.emulator.bounds import Bounds, Number, seen_bounds
 from impl.emulator.dtypes import ALL, INT1, KEPT, DType, Unsupported, of_number, promoted
-from impl.emulator.findings import NO_RESULT, WRAP, Cause, place, report_use
+from impl.emulator.findings import NO_RESULT, WRAP, Cause, place
+from impl.emulator.poison import Bad, merged, use
 
 FEW = 64  # lanes
-LISTED = 24  # lanes whose bounds are found sooner in a list
 _Array = np.ndarray
-
-
-class Bad(NamedTuple):
-    """The poisoned lanes of a value (`True` or an array that broadcasts to it), and why."""
-
-    mask: Any
-    cause: Cause
 
 
 # -- arithmetic ----------------------------------------------------------------------------------------
@@ -310,23 +303,6 @@ class _Scalars(dict[int, Value | None]):
 for _dtype in ALL:
     object.__setattr__(_dtype, "scalars", _Scalars(_dtype))
 
-# -- poison --------------------------------------------------------------------------------------------
-
-
-def use(value: Value, how: str, on: Any = None) -> None:
-    """Report the poison of a value in the enabled lanes (`on`; None: all)."""
-    bad = value.bad
-    if bad is not None and np.any(bad.mask if on is None else np.logical_and(bad.mask, on)):
-        report_use(bad.cause, how)
-
-
-def merged(a: Bad | None, b: Bad | None) -> Bad | None:
-    """The poison of a lane-by-lane result."""
-    if a is None or b is None:
-        return a or b
-    return Bad(np.logical_or(a.mask, b.mask), a.cause)
-
-
 # -- conversions ---------------------------------------------------------------------------------------
 
 
@@ -352,17 +328,6 @@ def block(data: Any, dtype: DType, bad: Bad | None = None) -> Value:
     if data.__class__ in (int, bool):
         return made_of(data, dtype, int(data), int(data), bad)
     return made_of(data, dtype, *seen_bounds(data), bad)
-
-
-def seen_bounds(data: Any) -> Bounds:
-    """The smallest and the largest lane of an array; 0 and 0 where there is none."""
-    if data.size == 1:
-        return (only := data.item(), only)
-    if data.size > LISTED:  # NumPy says four times as fast where the smallest lane is as which it is
-        return data.item(data.argmin()), data.item(data.argmax())
-    # Many times faster than NumPy's reductions of short arrays.
-    lanes = data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()
-    return (min(lanes), max(lanes)) if lanes else (0, 0)
 
 
 def value_of(thing: Any) -> Value:
