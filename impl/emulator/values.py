@@ -52,11 +52,12 @@ def _arithmetic(
                 if data.__class__ is int:
                     if self.bad is None:
                         return dtype.scalars[fast(data, other)]
-                elif other == neutral:
+                    return made_of(fast(data, other), dtype, lo, hi, self.bad)
+                if other == neutral:
                     return self
-                else:
-                    other = dtype.lane[other]
-                return made_of(fast(data, other), dtype, lo, hi, self.bad)
+                lane = dtype.lane[other]
+                if lane.__class__ is not int:  # else it is not of the type: `pair` says so
+                    return made_of(fast(data, lane), dtype, lo, hi, self.bad)
         elif kind is Value and (other.type is dtype or other.type in dtype.absorbs):
             lo, hi = bounds(self.lo, self.hi, other.lo, other.hi)
             if dtype.least <= lo and hi <= dtype.most:
