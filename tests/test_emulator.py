@@ -437,3 +437,16 @@ def test_an_axis_that_a_block_lacks_is_refused(how):
     assert int(x[0]) == {"sum": 10, "cumsum": 1}[how]
     with pytest.raises(ValueError, match="axis 1 is out of bounds"):
         run(axes, (1,), x, AXIS=1, HOW=how)
+
+
+@triton.jit
+def narrow_by(x_ptr, out_ptr, BY: tl.constexpr):
+    i = tl.arange(0, 4)
+    tl.store(out_ptr + i, tl.load(x_ptr + i) % BY)
+
+
+def test_a_number_that_the_type_of_a_block_does_not_hold_is_refused():
+    x, out = torch.arange(4, dtype=torch.int8), torch.zeros(4, dtype=torch.int8)
+    assert run(narrow_by, (1,), x, out, BY=3) == ""
+    with pytest.raises(ValueError, match="128 is out of range for int8"):
+        run(narrow_by, (1,), x, out, BY=128)

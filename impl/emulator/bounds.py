@@ -12,6 +12,7 @@ import numpy as np
 Number = int | None
 Bounds = tuple[int, int]
 FAR = -(1 << 200), 1 << 200  # bounds that say nothing
+LISTED = 24  # lanes whose bounds are found sooner in a list
 
 
 def add(al: int, ah: int, bl: int, bh: int) -> Bounds:
@@ -83,3 +84,14 @@ def left(a: int, b: int) -> Number:
 def right(a: int, b: int) -> Number:
     """`a >> b`, likewise."""
     return a >> b if 0 <= b < 64 else None
+
+
+def seen_bounds(data: Any) -> Bounds:
+    """The smallest and the largest lane of an array; 0 and 0 where there is none."""
+    if data.size == 1:
+        return (only := data.item(), only)
+    if data.size > LISTED:  # NumPy says four times as fast where the smallest lane is as which it is
+        return data.item(data.argmin()), data.item(data.argmax())
+    # Many times faster than NumPy's reductions of short arrays.
+    lanes = data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()
+    return (min(lanes), max(lanes)) if lanes else (0, 0)

@@ -26,6 +26,7 @@ class Lanes(dict[int, Any]):
 
 
 KEPT = 4096  # numbers of a type
+WIDE = np.dtype(np.int64)
 
 
 class Unsupported(NotImplementedError):
@@ -36,8 +37,10 @@ class Unsupported(NotImplementedError):
 class DType:
     """An integer type: `low` to `high` are its numbers, `numpy` the type of the arrays that hold them.
 
+    That has 64 bits, but for int1: bounds say when a number leaves its type, and so no cast between types touches lanes.
+
     least, most: the same where arithmetic may stay in the type; empty for int1, whose sums are no int1.
-    absorbs: this type and narrower ones of its sign, which NumPy widens to it by itself.
+    absorbs: this type and narrower ones of its sign, whose lanes may meet its own as they are.
     lane: a number beside an array of this type, as NumPy takes it in half the time. scalars: numbers as values
     (`impl.emulator.values`), None for one that is not of this type.
     """
@@ -57,7 +60,9 @@ class DType:
     def __post_init__(self) -> None:
         low = -(1 << self.bits - 1) if self.signed else 0
         high = (1 << self.bits - self.signed) - 1
-        kind = np.dtype(self.name if self.bits > 1 else np.bool_)
+        kind: Any = WIDE if self.bits > 1 else np.dtype(np.bool_)
+        if self.bits == 64 and not self.signed:
+            kind = np.dtype(np.uint64)
         made: dict[str, Any] = {"numpy": kind, "low": low, "high": high, "least": low, "most": high}
         if self.bits == 1:
             made |= {"least": 1, "most": 0}
@@ -91,7 +96,11 @@ INT8, INT16, INT32, INT64 = (DType(f"int{bits}", bits, signed=True) for bits in 
 UINT8, UINT16, UINT32, UINT64 = (DType(f"uint{bits}", bits, signed=False) for bits in (8, 16, 32, 64))
 ALL = (INT1, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64)
 for _wide in ALL[1:]:
-    _narrow = (dtype for dtype in ALL[1:] if dtype.signed == _wide.signed and dtype.bits <= _wide.bits)
+    _narrow = (
+        dtype
+        for dtype in ALL[1:]
+        if dtype.signed == _wide.signed and dtype.bits <= _wide.bits and dtype.numpy is _wide.numpy
+    )
     object.__setattr__(_wide, "absorbs", frozenset(_narrow))
 BY_NAME = {dtype.name: dtype for dtype in ALL}
 

@@ -9,6 +9,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from impl.emulator.atomics import (
+    atomic_add,
+    atomic_and,
+    atomic_cas,
+    atomic_max,
+    atomic_min,
+    atomic_or,
+    atomic_xchg,
+    atomic_xor,
+)
 from impl.emulator.choice import where
 from impl.emulator.dtypes import (
     INT1,
@@ -25,18 +35,10 @@ from impl.emulator.dtypes import (
     promoted,
 )
 from impl.emulator.findings import now
-from impl.emulator.memory import atomic, load, store
-from impl.emulator.values import (
-    FEW,
-    Bad,
-    Value,
-    block,
-    pair,
-    scalar,
-    settled,
-    use,
-    value_of,
-)
+from impl.emulator.memory import load, store
+from impl.emulator.poison import Bad, use
+from impl.emulator.reductions import argmax, argmin, cumsum, max, min, sum, xor_sum
+from impl.emulator.values import Value, filled, made_of, pair, scalar, value_of
 from impl.emulator.values import cast as _cast
 
 int1, int8, int16, int32, int64 = INT1, INT8, INT16, INT32, INT64
@@ -135,9 +137,9 @@ def _shape(shape: Any) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=256)
 def _arange(start: int, end: int) -> Value:
     _shape(end - start)
-    data = np.arange(start, end, dtype=np.int32)
+    data = np.arange(start, end, dtype=INT32.numpy)
     data.flags.writeable = False
-    return Value(data, INT32, start, end - 1)
+    return made_of(data, INT32, start, end - 1)
 
 
 def arange(start: Any, end: Any) -> Value:
@@ -151,14 +153,12 @@ def full(shape: Any, value: Any, dtype: DType) -> Value:
     if value.__class__ is int:
         return _full(sizes, value, dtype)
     one = _cast(value_of(value), dtype)
-    return Value(np.full(_shape(sizes), one.data, dtype=dtype.numpy), dtype, one.lo, one.hi, one.bad)
+    return made_of(np.full(_shape(sizes), one.data, dtype=dtype.numpy), dtype, one.lo, one.hi, one.bad)
 
 
 @functools.lru_cache(maxsize=256)
 def _full(shape: tuple[int, ...], number: int, dtype: DType) -> Value:
-    data = np.full(_shape(shape), number, dtype=dtype.numpy)
-    data.flags.writeable = False
-    return Value(data, dtype, number, number)
+    return filled(_shape(shape), number, dtype)
 
 
 def zeros(shape: Any, dtype: DType) -> Value:
@@ -191,7 +191,7 @@ def minimum(x: Any, y: Any) -> Value:
         a = dtype.lane[a]
     elif b.__class__ is int:
         b = dtype.lane[b]
-    return Value(np.minimum(a, b), dtype, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi < y.hi else y.hi)
+    return made_of(np.minimum(a, b), dtype, x.lo if x.lo < y.lo else y.lo, x.hi if x.hi < y.hi else y.hi)
 
 
 def maximum(x: Any, y: Any) -> Value:
@@ -206,7 +206,7 @@ def maximum(x: Any, y: Any) -> Value:
         a = dtype.lane[a]
     elif b.__class__ is int:
         b = dtype.lane[b]
-    return Value(np.maximum(a, b), dtype, x.lo if x.lo > y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
+    return made_of(np.maximum(a, b), dtype, x.lo if x.lo > y.lo else y.lo, x.hi if x.hi > y.hi else y.hi)
 
 
 def abs(x: Any) -> Any:
@@ -229,7 +229,7 @@ def cdiv(x: Any, y: Any) -> Any:
 
 def _reshaped(value: Value, change: Callable[[Any], Any]) -> Value:
     bad = value.bad and Bad(change(np.broadcast_to(value.bad.mask, value.shape)), value.bad.cause)
-    return Value(change(np.asarray(value.data)), value.type, value.lo, value.hi, bad)
+    return made_of(change(np.asarray(value.data)), value.type, value.lo, value.hi, bad)
 
 
 def reshape(value: Value, *shape: Any) -> Value:
@@ -257,153 +257,6 @@ def expand_dims(value: Value, axis: int) -> Value:
     return _reshaped(value, lambda lanes: np.expand_dims(lanes, axis))
 
 
-# -- reductions ----------------------------------------------------------------------------------------
-
-
-def _summands(value: Any, dtype: DType | None) -> Value:
-    """What is added up: narrow types in 32 bits."""
-    given = value_of(value)
-    if dtype is None and given.type.bits < 32:
-        dtype = INT32 if given.type.signed else UINT32
-    return given if dtype is None else _cast(given, dtype)
-
-
-def _exact(value: Value) -> Any:
-    """Lanes whose sums can't wrap: Python's own numbers where those of the type might."""
-    lanes = np.asarray(value.data)
-    largest = builtins.max(-value.lo, value.hi)
-    return lanes if largest * lanes.size <= value.type.high else lanes.astype(object)
-
-
-def _folded(
-    value: Value, how: str, result: Any, axis: int | None, keep_dims: bool, dtype: DType | None = None
-) -> Value:
-    """A reduction's result from its exact numbers (an array or one). To fold all lanes into one uses them all."""
-    dtype = value.type if dtype is None else dtype
-    one = result.__class__ is int or np.ndim(result) == 0
-    bad = value.bad
-    if bad is not None and one:
-        use(value, how)
-        bad = Bad(True, bad.cause)
-    elif bad is not None:
-        bad = Bad(np.broadcast_to(bad.mask, value.shape).any(axis=axis, keepdims=keep_dims), bad.cause)
-    return _fitted(int(result) if one else result, dtype, bad, how)
-
-
-def _fitted(result: Any, dtype: DType, bad: Bad | None, how: str) -> Value:
-    """Exact numbers in a type; those that do not fit wrap."""
-    if result.__class__ is int:
-        if dtype.low <= result <= dtype.high:
-            return block(bool(result) if dtype is INT1 else result, dtype, bad)
-    elif result.dtype == dtype.numpy:
-        return block(result, dtype, bad)
-    elif result.dtype != object:  # an index
-        return block(result.astype(dtype.numpy), dtype, bad)
-    return settled(result, dtype, bad, f"{how} in {dtype}")
-
-
-def sum(value: Any, axis: int | None = None, keep_dims: bool = False, dtype: DType | None = None) -> Value:
-    """The sum, of all lanes or along an axis."""
-    added = (
-        value
-        if value.__class__ is Value and dtype is None and value.type.bits >= 32
-        else _summands(value, dtype)
-    )
-    if added.bad is None and axis == 0 and not keep_dims:
-        lanes, kind = added.data, added.type
-        if lanes.__class__ is not int and lanes.ndim == 1 and lanes.size <= FEW:
-            total = builtins.sum(lanes.tolist())  # many times faster than NumPy's
-            if kind.low <= total <= kind.high:
-                return scalar(total, kind)
-    lanes = _exact(added)
-    if lanes.size <= FEW and not keep_dims and (axis is None or (lanes.ndim == 1 and axis == 0)):
-        result = builtins.sum(lanes.reshape(-1).tolist())  # many times faster than NumPy's
-    else:
-        result = np.sum(lanes, axis=axis, keepdims=keep_dims, dtype=lanes.dtype)
-    return _folded(added, "sums up", result, axis, keep_dims)
-
-
-def cumsum(value: Any, axis: int = 0, reverse: bool = False, dtype: DType | None = None) -> Value:
-    """Running sums along an axis, each with its own lane; poison reaches the lanes behind it."""
-    added = _summands(value, dtype)
-
-    def run(how: Any, lanes: Any) -> Any:
-        lanes = np.flip(lanes, axis) if reverse else lanes
-        sums = how.accumulate(lanes, axis=axis, dtype=lanes.dtype)
-        return np.flip(sums, axis) if reverse else sums
-
-    bad = added.bad
-    if bad is None and added.lo >= 0 and axis == 0 and not reverse and np.ndim(added.data) == 1:
-        lanes = added.data
-        if added.hi * lanes.size <= added.type.high:
-            sums = np.add.accumulate(lanes, dtype=lanes.dtype)
-            return Value(sums, added.type, sums.item(0), sums.item(-1))  # they never fall
-    if bad is not None:
-        bad = Bad(run(np.logical_or, np.broadcast_to(bad.mask, added.shape)), bad.cause)
-    return _fitted(run(np.add, _exact(added)), added.type, bad, "sums up")
-
-
-def _reduction(
-    reduce: Any, words: str, says: str, dtype: DType | None = None, among: Any = None
-) -> Callable[..., Value]:
-    def made(value: Any, axis: int | None = None, keep_dims: bool = False, **unknown: Any) -> Value:
-        if unknown:
-            raise Unsupported(f"{', '.join(unknown)}= of a reduction is not emulated")
-        given = value_of(value)
-        if among is not None and axis == 0 and given.bad is None and given.data.__class__ is not int:
-            lanes, kind = given.data, given.type
-            if lanes.ndim == 1 and lanes.size <= FEW and kind is not INT1:
-                return scalar(among(lanes.tolist()), kind)
-        result = reduce(np.asarray(given.data), axis=axis, keepdims=keep_dims)
-        return _folded(given, words, result, axis, keep_dims, dtype)
-
-    made.__doc__ = says
-    return made
-
-
-max = _reduction(
-    np.max, "takes the largest of", "The largest lane, of all or along an axis.", among=builtins.max
-)
-min = _reduction(
-    np.min, "takes the smallest of", "The smallest lane, of all or along an axis.", among=builtins.min
-)
-argmax = _reduction(
-    np.argmax, "takes the largest of", "Where the largest lane is; the first of several.", INT32
-)
-argmin = _reduction(
-    np.argmin, "takes the smallest of", "Where the smallest lane is; the first of several.", INT32
-)
-xor_sum = _reduction(np.bitwise_xor.reduce, "combines", "All lanes combined by exclusive or.")
-
-
-# -- atomics -------------------------------------------------------------------------------------------
-
-
-def _atomic(update: Callable[[int, int], int]) -> Callable[..., Value]:
-    def made(pointer: Any, val: Any, mask: Any = None, **hints: Any) -> Value:
-        return atomic(pointer, val, mask, update, **hints)
-
-    return made
-
-
-atomic_add = _atomic(lambda old, new: old + new)
-atomic_max = _atomic(lambda old, new: new if new > old else old)
-atomic_min = _atomic(lambda old, new: new if new < old else old)
-atomic_and = _atomic(lambda old, new: old & new)
-atomic_or = _atomic(lambda old, new: old | new)
-atomic_xor = _atomic(lambda old, new: old ^ new)
-atomic_xchg = _atomic(lambda _, new: new)
-
-
-def atomic_cas(pointer: Any, cmp: Any, val: Any, **hints: Any) -> Value:
-    """Write `val` where `cmp` is; the value before."""
-    wanted, new = value_of(cmp), value_of(val)
-    if wanted.shape or new.shape:
-        raise Unsupported("tl.atomic_cas of a block is not emulated")
-    use(wanted, "compares with")
-    return atomic(pointer, new, None, lambda old, put: put if old == wanted.data else old, **hints)
-
-
 # -- Python's own names inside a kernel ------------------------------------------------------------------
 
 
@@ -415,8 +268,10 @@ def range(*bounds: Any) -> Iterator[Value]:
             numbers.append(bound)
             continue
         value = value_of(bound)
-        use(value, "loops to")
-        kind = promoted(kind, value.type)
+        if value.bad is not None:
+            use(value, "loops to")
+        if value.type is not kind:
+            kind = promoted(kind, value.type)
         numbers.append(int(value.data))
     if kind.signed:  # then each number is of it, as the bounds are
         return map(kind.scalars.__getitem__, builtins.range(*numbers))
@@ -449,4 +304,23 @@ def next_power_of_2(number: int) -> int:
     return 1 << builtins.max(number - 1, 0).bit_length()
 
 
-__all__ = ("load", "store", "where")
+__all__ = (
+    "argmax",
+    "argmin",
+    "atomic_add",
+    "atomic_and",
+    "atomic_cas",
+    "atomic_max",
+    "atomic_min",
+    "atomic_or",
+    "atomic_xchg",
+    "atomic_xor",
+    "cumsum",
+    "load",
+    "max",
+    "min",
+    "store",
+    "sum",
+    "where",
+    "xor_sum",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from impl.emulator.dtypes import BY_NAME, INT32, Unsupported
 from impl.emulator.findings import CODES, UNWRITTEN, now
 from impl.emulator.fresh import unwritten
 from impl.emulator.memory import START, Memory, Pointer
-from impl.emulator.values import Value, scalar
+from impl.emulator.values import scalar
 
 STEP = 2 * language.MOST_LANES
+ONE = ((0, 0, 0),)  # program
 # What a launch may say to the compiler.
 OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "enable_fp_fusion"})
 
@@ -72,12 +74,14 @@ class Kernel:
         parameters = self._signature.parameters
         self._names, self._known = tuple(parameters), parameters.keys()
         self._said = {"num_warps"} - self._known  # beside the arguments, in most launches
-        self._fixed = tuple(_is_constexpr(p.annotation) for p in parameters.values())
+        self._given = tuple(
+            (at, name) for at, (name, p) in enumerate(parameters.items()) if not _is_constexpr(p.annotation)
+        )
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return lambda *args, **kwargs: self._launch(grid, args, kwargs)
+        return functools.partial(self._launch, grid)
 
-    def _launch(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> None:
         if len(args) != len(self._names) or kwargs.keys() != self._said or not _is_warps(kwargs["num_warps"]):
             given = dict(zip(self._names, args, strict=False)) | kwargs
             if len(given) < len(args) + len(kwargs) or given.keys() != self._known:
@@ -86,17 +90,16 @@ class Kernel:
         sizes = grid(dict(zip(self._names, args, strict=True))) if callable(grid) else grid
         sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
         whole = (int(sizes[0]), 1, 1) if len(sizes) == 1 else tuple(int(s) for s in (*sizes, 1, 1)[:3])
-        values = [
-            value if fixed else _argument(name, value)
-            for name, fixed, value in zip(self._names, self._fixed, args, strict=True)
-        ]
+        values = list(args)
+        for at, name in self._given:
+            values[at] = _argument(name, args[at])
         emulator, run = self._emulator, self._run
         before = now.kernel, now.program, now.grid, now.alone, now.undefined, now.found
         now.kernel, now.grid = self.fn.__name__, (whole[0], whole[1], whole[2])
         now.alone = whole == (1, 1, 1)
         now.stamp, now.undefined, now.found = 0, emulator.undefined, emulator.found
         try:
-            for z, y, x in itertools.product(range(whole[2]), range(whole[1]), range(whole[0])):
+            for z, y, x in ONE if now.alone else itertools.product(*map(range, reversed(whole))):
                 now.program = x, y, z
                 now.stamp += STEP
                 run(*values)
@@ -124,8 +127,8 @@ def _is_warps(warps: int) -> bool:
 
 def _argument(name: str, value: Any) -> Any:
     """An argument that is no tl.constexpr, as the kernel gets it."""
-    if value.__class__ is int and INT32.low <= value <= INT32.high:
-        return Value(value, INT32, value, value)
+    if value.__class__ is int and (made := INT32.scalars[value]) is not None:
+        return made
     if isinstance(value, torch.Tensor):
         return Pointer(Memory(name, value), START)
     if value is None:
@@ -176,7 +179,7 @@ def emulated(function: FunctionType) -> FunctionType:
         )
         twin.__kwdefaults__ = function.__kwdefaults__
         _made[function] = twin  # before its helpers: one of them may be itself
-        CODES.add(function.__code__)
+        CODES[id(function.__code__)] = function.__code__
         for name in function.__code__.co_names:
             if name in names:
                 names[name] = stand_in(names[name])

@@ -1,17 +1,17 @@
-"""Memory as a kernel sees it: pointers that know their tensor, loads, stores and atomic updates.
+"""Memory as a kernel sees it: pointers that know their tensor, loads and stores.
 
 A tensor's elements are what its pointer may touch, however much memory lies behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from impl.emulator.dtypes import ALL, INT1, INT64, DType, Unsupported
+from impl.emulator.bounds import seen_bounds
+from impl.emulator.dtypes import ALL, INT1, INT64, WIDE, DType, Unsupported
 from impl.emulator.findings import (
     OUTSIDE_LOAD,
     OUTSIDE_STORE,
@@ -24,7 +24,8 @@ from impl.emulator.findings import (
     report,
 )
 from impl.emulator.fresh import all_of, fresh_of, reach
-from impl.emulator.values import FEW, Bad, Value, block, cast, merged, scalar, seen_bounds, use, value_of
+from impl.emulator.poison import Bad, merged, use
+from impl.emulator.values import FEW, Value, block, cast, filled, made_of, scalar, value_of
 
 BY_TORCH = {getattr(torch, "bool" if dtype is INT1 else dtype.name): dtype for dtype in ALL}
 
@@ -147,7 +148,7 @@ class Pointer:
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Pointer:
-        return self.__add__(-cast(value_of(other), INT64))
+        return self.__add__(-other if other.__class__ is int else -cast(value_of(other), INT64))
 
     def __getitem__(self, key: Any) -> Pointer:
         return Pointer(self.memory, self.at[key])
@@ -170,8 +171,8 @@ class PointerType:
 START = scalar(0, INT64)
 
 
-def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
-    """Offsets and mask in one shape. The mask is None where all lanes are on, and False for a scalar that is off."""
+def enabled_of(mask: Any, at: Value) -> tuple[Value, Any]:
+    """Offsets and mask in one shape. The mask is None where all lanes are known to be on, and False where none is."""
     if mask.__class__ is not Value:
         mask = value_of(mask)
     if mask.type is not INT1:
@@ -179,24 +180,25 @@ def _enabled(mask: Any, at: Value) -> tuple[Value, Any]:
     if mask.bad is not None:
         use(mask, "is masked by")
     on, places = mask.data, at.data
-    if on.__class__ is places.__class__ and on.shape == places.shape:  # two arrays
-        return at, on
-    if places.__class__ is int:
-        if mask.shape:
-            raise ValueError("a block can't mask a scalar pointer")
+    if on.__class__ is bool:
         return at, None if on else False
-    if on.__class__ is not bool and on.shape != places.shape:
-        at = _spread(at, np.broadcast_shapes(on.shape, places.shape))
-    if on.__class__ is bool or on.shape != at.data.shape:
-        on = np.broadcast_to(on, at.data.shape)
+    if places.__class__ is int:
+        raise ValueError("a block can't mask a scalar pointer")
+    if on.shape != places.shape:
+        shape = np.broadcast_shapes(on.shape, places.shape)
+        at = spread(at, shape)
+        on = np.broadcast_to(on, shape)
+    if mask.lo == mask.hi:
+        return at, None if mask.lo else False
     return at, on
 
 
-def _spread(at: Value, shape: tuple[int, ...]) -> Value:
-    return Value(np.broadcast_to(at.data, shape), at.type, at.lo, at.hi, at.bad)
+def spread(at: Value, shape: tuple[int, ...]) -> Value:
+    """A value repeated along axes."""
+    return made_of(np.broadcast_to(at.data, shape), at.type, at.lo, at.hi, at.bad)
 
 
-def _outside(memory: Memory, at: Value, on: Any, category: str, verb: str) -> Any:
+def outside_of(memory: Memory, at: Value, on: Any, category: str, verb: str) -> Any:
     """Which enabled lanes lie outside the tensor, reported; None where none does."""
     if at.bad is not None:
         use(at, f"{verb}s {memory.name} at", on)
@@ -221,40 +223,44 @@ def _outside(memory: Memory, at: Value, on: Any, category: str, verb: str) -> An
 def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) -> Value:
     """`tl.load`: what lies outside gives poison, and so does a lane that is off and has no `other`."""
     if hints:
-        _known(hints, LOAD_HINTS)
+        known(hints, LOAD_HINTS)
     if pointer.__class__ is not Pointer:
         raise TypeError("tl.load wants a pointer")
     memory, at, on = pointer.memory, pointer.at, None
     if mask is not None:
-        at, on = _enabled(mask, at)
+        at, on = enabled_of(mask, at)
     elif other is not None:
         raise ValueError("other says what disabled lanes hold, and there is no mask")
     places, dtype, size = at.data, memory.type, memory.size
+    if on is False:
+        return _load_none(memory, at.shape, other)
     if places.__class__ is not int:
-        if places.dtype is not _INDEX:
-            places = places.astype(_INDEX)  # NumPy takes many times as long to index with others
-        if other.__class__ is int and at.bad is None and memory.fresh is None:
-            chosen = places[on]
-            if _within(chosen, at, size) and dtype.low <= other <= dtype.high:
+        if places.dtype is not WIDE:
+            places = places.astype(WIDE)  # NumPy takes many times as long to index with others
+        if on is not None and other.__class__ is int and at.bad is None and memory.fresh is None:
+            found = _taken(memory, places[on], at)
+            if found is not None and dtype.low <= other <= dtype.high:
                 if memory.lo is None:
                     memory.lo, memory.hi = seen_bounds(memory.flat)
                 lo, hi = memory.lo, memory.hi
                 got = np.zeros(places.shape, dtype=dtype.numpy)
                 if other:
                     got.fill(other)
-                got[on] = memory.flat[chosen]
-                return Value(got, dtype, lo if lo < other else other, hi if hi > other else other)
+                got[on] = found
+                return made_of(got, dtype, lo if lo < other else other, hi if hi > other else other)
     outside = None
     if at.lo < 0 or at.hi >= size or at.bad is not None:
-        outside = _outside(memory, at, on, OUTSIDE_LOAD, "load")
+        outside = outside_of(memory, at, on, OUTSIDE_LOAD, "load")
     if places.__class__ is int:
-        return _load_one(memory, places, on, other, outside)
+        return _load_one(memory, places, outside)
     if at.lo >= 0 and at.hi < size:
         got = memory.flat[places]
     elif size:
         got = memory.flat.take(places, mode="clip")
     else:
         got = np.zeros(places.shape, dtype=dtype.numpy)
+    if got.dtype is not dtype.numpy:
+        got = got.astype(dtype.numpy)
     if memory.lo is None:
         memory.lo, memory.hi = seen_bounds(memory.flat)
     lo, hi, bad = memory.lo, memory.hi, None
@@ -263,21 +269,27 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
     if memory.fresh is not None:
         bad = merged(_open(memory, places, on), bad)
     if on is None:
-        return Value(got, dtype, lo, hi, bad)
+        return made_of(got, dtype, lo, hi, bad)
     off = ~on
     if other is None:
-        got[off] = 0
-        if now.undefined and np.count_nonzero(off):
-            bad = merged(Bad(off, Cause(UNDEFINED, place(), _left_open(memory))), bad)
-        return Value(got, dtype, min(lo, 0), max(hi, 0), bad)
-    fill = _spread(cast(value_of(other), dtype), places.shape)
+        got[off] = dtype.lane[0]
+        bad = merged(open_lanes(memory, off), bad)
+        return made_of(got, dtype, min(lo, 0), max(hi, 0), bad)
+    fill = spread(cast(value_of(other), dtype), places.shape)
     got[off] = fill.data[off]
     if fill.bad is not None:
         bad = merged(Bad(np.logical_and(fill.bad.mask, off), fill.bad.cause), bad)
-    return Value(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
+    return made_of(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
 
 
-_INDEX = np.dtype(np.int64)
+def _taken(memory: Memory, places: Any, at: Value) -> Any:
+    """The elements at some of a pointer's places; None where one lies outside."""
+    if at.lo < 0 and places.size and seen_bounds(places)[0] < 0:
+        return None  # NumPy would count from the end
+    try:
+        return memory.flat[places]
+    except IndexError:  # it looks for this anyway; who is to blame is found out later
+        return None
 
 
 def _within(places: Any, at: Value, size: int) -> bool:
@@ -288,15 +300,7 @@ def _within(places: Any, at: Value, size: int) -> bool:
     return lo >= 0 and (hi < size or not places.size)
 
 
-def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Value:
-    if on is False:
-        if other is not None:
-            return cast(scalar(other, memory.type) if isinstance(other, int) else other, memory.type)
-        return block(
-            0,
-            memory.type,
-            Bad(True, Cause(UNDEFINED, place(), _left_open(memory))) if now.undefined else None,
-        )
+def _load_one(memory: Memory, at: int, outside: Any) -> Value:
     if outside is not None:
         return block(0, memory.type, Bad(True, Cause(OUTSIDE_LOAD, place(), f"lies outside {memory.name}")))
     if memory.fresh is None:
@@ -304,8 +308,24 @@ def _load_one(memory: Memory, at: int, on: Any, other: Any, outside: Any) -> Val
     return block(memory.flat.item(at), memory.type, _open(memory, at, None))
 
 
-def _left_open(memory: Memory) -> str:
-    return f"loads {memory.name} in enabled lanes alone and names no other"
+def _load_none(memory: Memory, shape: tuple[int, ...], other: Any) -> Value:
+    """What a load gives that is off in all lanes."""
+    dtype = memory.type
+    if other is not None:
+        if not shape:
+            return cast(scalar(other, dtype) if isinstance(other, int) else other, dtype)
+        if other.__class__ is int and dtype.low <= other <= dtype.high:
+            return filled(shape, other, dtype)
+        return spread(cast(value_of(other), dtype), shape)
+    return made_of(np.zeros(shape, dtype=dtype.numpy) if shape else 0, dtype, 0, 0, open_lanes(memory, True))
+
+
+def open_lanes(memory: Memory, off: Any) -> Bad | None:
+    """The poison of lanes for which a load that is off there names no other."""
+    if not now.undefined or not (off is True or np.count_nonzero(off)):
+        return None
+    what = f"loads {memory.name} in enabled lanes alone and names no other"
+    return Bad(off, Cause(UNDEFINED, place(), what))
 
 
 def _open(memory: Memory, places: Any, on: Any) -> Bad | None:
@@ -324,7 +344,7 @@ def _open(memory: Memory, places: Any, on: Any) -> Bad | None:
 def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
     """`tl.store`: what lies outside is dropped; the value narrows to the tensor's type."""
     if hints:
-        _known(hints, STORE_HINTS)
+        known(hints, STORE_HINTS)
     if pointer.__class__ is not Pointer:
         raise TypeError("tl.store wants a pointer")
     memory, at = pointer.memory, pointer.at
@@ -338,12 +358,14 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
         if at.data.__class__ is int:
             raise ValueError("a block can't be stored at one place")
         if data.shape != at.data.shape:
-            at = _spread(at, np.broadcast_shapes(data.shape, at.data.shape))
+            at = spread(at, np.broadcast_shapes(data.shape, at.data.shape))
     if mask is not None:
-        at, on = _enabled(mask, at)
+        at, on = enabled_of(mask, at)
+        if on is False:
+            return
     places = at.data
-    if places.__class__ is not int and places.dtype is not _INDEX:
-        places = places.astype(_INDEX)
+    if places.__class__ is not int and places.dtype is not WIDE:
+        places = places.astype(WIDE)
     plain = value.bad is None and at.bad is None
     if plain and isinstance(on, np.ndarray) and isinstance(data, np.ndarray) and on.shape == data.shape:
         chosen = places[on]
@@ -355,7 +377,7 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
         use(value, f"stores into {memory.name}", on)
     outside = None
     if at.lo < 0 or at.hi >= memory.size or at.bad is not None:
-        outside = _outside(memory, at, on, OUTSIDE_STORE, "store")
+        outside = outside_of(memory, at, on, OUTSIDE_STORE, "store")
     if places.__class__ is int:
         if on is None and outside is None:
             memory.write(places, data, value.lo, value.hi)
@@ -373,55 +395,12 @@ def store(pointer: Pointer, value: Any, mask: Any = None, **hints: Any) -> None:
         )
 
 
-Update = Callable[[int, int], int]
-
-
-def atomic(pointer: Pointer, value: Any, mask: Any, update: Update, **hints: Any) -> Value:
-    """Atomic updates, lane after lane: the values before. Many programs may update one place, so none is a race."""
-    _known(hints, ATOMIC_HINTS)
-    memory, at, on = pointer.memory, pointer.at, None
-    value = cast(value_of(value), memory.type)
-    if value.shape not in ((), at.shape):
-        at = _spread(at, np.broadcast_shapes(value.shape, at.shape))
-    if mask is not None:
-        at, on = _enabled(mask, at)
-    if value.bad is not None:
-        use(value, f"updates {memory.name} by", on)
-    old = load(Pointer(memory, at), mask)
-    if old.bad is not None:
-        use(old, f"updates {memory.name} from", on)
-    enabled = _spread_to(True if on is None else on, at.shape)
-    if at.lo < 0 or at.hi >= memory.size:
-        outside = _outside(memory, at, on, OUTSIDE_STORE, "update")
-        enabled = enabled if outside is None else np.logical_and(enabled, np.logical_not(outside))
-    before = np.array(old.data, dtype=memory.type.numpy)
-    lanes = before.reshape(-1)
-    flat, wrapped = memory.flat, memory.type.wrapped
-    places, operands = _spread_to(at.data, at.shape).tolist(), _spread_to(value.data, at.shape).tolist()
-    for lane, on_here in enumerate(enabled.tolist()):
-        if on_here:
-            here = places[lane]
-            was = flat.item(here)
-            lanes[lane] = was
-            after = wrapped(update(int(was), int(operands[lane])))
-            flat[here] = after
-            memory.wrote(here, after, after)
-    return block(before if at.shape else before.item(), memory.type, old.bad)
-
-
-def _spread_to(data: Any, shape: tuple[int, ...]) -> Any:
-    """One lane after the other, where there are lanes of this shape."""
-    if data.__class__ is not np.ndarray or data.shape != shape:
-        data = np.broadcast_to(data, shape)
-    return data.reshape(-1)
-
-
 LOAD_HINTS = frozenset({"cache_modifier", "eviction_policy", "volatile"})
 STORE_HINTS = frozenset({"cache_modifier", "eviction_policy"})
-ATOMIC_HINTS = frozenset({"sem", "scope"})
 
 
-def _known(given: dict[str, Any], known: frozenset[str]) -> None:
+def known(given: dict[str, Any], names: frozenset[str]) -> None:
+    """Unsupported, unless a launch's hints are of these names."""
     for name in given:
-        if name not in known:
+        if name not in names:
             raise Unsupported(f"{name}= is not emulated")

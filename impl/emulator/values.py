@@ -6,25 +6,21 @@ where the bounds do not rule out that it wraps.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from impl.emulator import bounds as bounds_of
-from impl.emulator.bounds import Bounds, Number
+from impl.emulator.bounds import Bounds, Number, seen_bounds
 from impl.emulator.dtypes import ALL, INT1, KEPT, DType, Unsupported, of_number, promoted
-from impl.emulator.findings import NO_RESULT, WRAP, Cause, place, report_use
+from impl.emulator.findings import NO_RESULT, WRAP, Cause, place
+from impl.emulator.poison import Bad, merged, use
 
 FEW = 64  # lanes
-
-
-class Bad(NamedTuple):
-    """The poisoned lanes of a value (`True` or an array that broadcasts to it), and why."""
-
-    mask: Any
-    cause: Cause
+_Array = np.ndarray
 
 
 # -- arithmetic ----------------------------------------------------------------------------------------
@@ -38,13 +34,14 @@ def _tighten(value: Value) -> None:
 
 def _arithmetic(
     sign: str, fast: Callable[[Any, Any], Any], bounds: Callable[[int, int, int, int], Bounds],
-    exact: Callable[[int, int], Number],
+    exact: Callable[[int, int], Number], neutral: int | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The methods of an operator and of its mirror.
 
     fast: by NumPy, where `bounds` of the result fit the type; exact: on two lanes as Python's own numbers.
+    neutral: on the right side it changes nothing: first offsets are 0, and pages may have one slot.
     """
-    divides = sign in ("//", "%")
+    divides, commutes = sign in ("//", "%"), sign in ("+", "*")
 
     def method(self: Value, other: Any) -> Any:
         kind, dtype = other.__class__, self.type
@@ -55,9 +52,12 @@ def _arithmetic(
                 if data.__class__ is int:
                     if self.bad is None:
                         return dtype.scalars[fast(data, other)]
-                else:
-                    other = dtype.lane[other]
-                return Value(fast(data, other), dtype, lo, hi, self.bad)
+                    return made_of(fast(data, other), dtype, lo, hi, self.bad)
+                if other == neutral:
+                    return self
+                lane = dtype.lane[other]
+                if lane.__class__ is not int:  # else it is not of the type: `pair` says so
+                    return made_of(fast(data, lane), dtype, lo, hi, self.bad)
         elif kind is Value and (other.type is dtype or other.type in dtype.absorbs):
             lo, hi = bounds(self.lo, self.hi, other.lo, other.hi)
             if dtype.least <= lo and hi <= dtype.most:
@@ -65,15 +65,17 @@ def _arithmetic(
                 a, b = self.data, other.data
                 if b.__class__ is int:
                     if a.__class__ is not int:
+                        if b == neutral and bad is self.bad:
+                            return self
                         b = dtype.lane[b]
                     elif bad is None:
                         return dtype.scalars[fast(a, b)]
                 else:
                     if a.__class__ is int:
+                        if a == neutral and commutes and bad is other.bad:
+                            return cast(other, dtype)
                         a = dtype.lane[a]
-                    if other.type is not dtype:
-                        b = b.astype(dtype.numpy)  # NumPy takes longer to do so itself
-                return Value(fast(a, b), dtype, lo, hi, bad)
+                return made_of(fast(a, b), dtype, lo, hi, bad)
         elif kind is not Value and not isinstance(other, int):
             return NotImplemented
         return slow(*pair(self, other, divides))
@@ -90,36 +92,43 @@ def _arithmetic(
             lo, hi = bounds(a.lo, a.hi, b.lo, b.hi)
         bad = merged(a.bad, b.bad)
         if dtype.least <= lo and hi <= dtype.most:
-            return Value(fast(a.data, b.data), dtype, lo, hi, bad)
+            return made_of(fast(a.data, b.data), dtype, lo, hi, bad)
         lanes = np.frompyfunc(exact, 2, 1)(_objects(a.data), _objects(b.data))
         return settled(lanes, dtype, bad, f"computes a {dtype} {sign}")
 
     return method, mirrored
 
 
-def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
+def _comparison(compare: Callable[[Any, Any], Any], ordered: bool = True) -> Any:
+    """The method of a comparison. ordered: what holds for two numbers, or for neither, does so for all between them."""
+
     def method(self: Value, other: Any) -> Any:
         kind, a = other.__class__, self.data
         if kind is int:
-            if a.__class__ is not int:
-                other = self.type.lane[other]
-            elif self.bad is None:
-                return INT1.scalars[compare(a, other)]
-            return Value(compare(a, other), INT1, 0, 1, self.bad)
-        if kind is not Value and not isinstance(other, int):
-            return NotImplemented
-        if kind is not Value or other.type.signed != self.type.signed:
-            self, other = pair(self, other)
-            a = self.data
-        bad, b = self.bad if other.bad is None else merged(self.bad, other.bad), other.data
-        if a.__class__ is not b.__class__:
-            if b.__class__ is int:
+            bad, b = self.bad, other
+        else:
+            if kind is not Value and not isinstance(other, int):
+                return NotImplemented
+            if (
+                kind is not Value
+                or other.type.signed != self.type.signed
+                or other.type.numpy is not self.type.numpy
+            ):
+                self, other = pair(self, other)
+                a = self.data
+            bad, b = self.bad if other.bad is None else merged(self.bad, other.bad), other.data
+        if b.__class__ is int:
+            if a.__class__ is _Array:
+                if ordered and bad is None:
+                    on = compare(self.lo, b)
+                    if compare(self.hi, b) is on:
+                        return filled(a.shape, on, INT1)
                 b = self.type.lane[b]
-            elif a.__class__ is int:
-                a = other.type.lane[a]
-        elif a.__class__ is int and bad is None:
-            return INT1.scalars[compare(a, b)]
-        return Value(compare(a, b), INT1, 0, 1, bad)
+            elif bad is None:
+                return INT1.scalars[compare(a, b)]
+        elif a.__class__ is int:
+            a = other.type.lane[a]
+        return made_of(compare(a, b), INT1, 0, 1, bad)
 
     return method
 
@@ -148,15 +157,15 @@ def _bitwise(combine: Callable[[Any, Any], Any], bounds: Callable[[Value, Value]
         if dtype is INT1:
             if bad is None and a.__class__ is bool and b.__class__ is bool:
                 return INT1.scalars[combine(a, b)]
-            return Value(combine(a, b), INT1, 0, 1, bad)
+            return made_of(combine(a, b), INT1, 0, 1, bad)
         if a.__class__ is int:
             if b.__class__ is int:
                 data = combine(a, b)
-                return Value(data, dtype, data, data, bad)
+                return made_of(data, dtype, data, data, bad)
             a = dtype.lane[a]
         elif b.__class__ is int:
             b = dtype.lane[b]
-        return Value(combine(a, b), dtype, *bounds(self, other), bad)
+        return made_of(combine(a, b), dtype, *bounds(self, other), bad)
 
     return method
 
@@ -175,12 +184,11 @@ class Value:
 
     __slots__ = ("bad", "data", "hi", "lo", "type")
 
-    def __init__(self, data: Any, type: DType, lo: int, hi: int, bad: Bad | None = None) -> None:
-        self.data = data  # one after the other: a tuple of five would be made and taken apart
-        self.type = type
-        self.lo = lo
-        self.hi = hi
-        self.bad = bad
+    data: Any
+    type: DType
+    lo: int
+    hi: int
+    bad: Bad | None
 
     @property
     def dtype(self) -> DType:
@@ -209,7 +217,7 @@ class Value:
             if k is not None and k != _ALL:
                 raise Unsupported("of a block only [:, None] and its like are emulated")
         bad = self.bad and Bad(np.broadcast_to(self.bad.mask, self.shape)[keys], self.bad.cause)
-        return Value(np.asarray(self.data)[keys], self.type, self.lo, self.hi, bad)
+        return made_of(np.asarray(self.data)[keys], self.type, self.lo, self.hi, bad)
 
     def __bool__(self) -> bool:
         if self.data.__class__ not in (int, bool):
@@ -224,11 +232,11 @@ class Value:
     def __invert__(self) -> Value:
         if self.type is INT1:
             data = not self.data if self.data.__class__ is bool else ~self.data
-            return Value(data, INT1, 0, 1, self.bad)
+            return made_of(data, INT1, 0, 1, self.bad)
         if not self.type.signed:
             high = self.type.high
-            return Value(high - self.data, self.type, high - self.hi, high - self.lo, self.bad)
-        return Value(~self.data, self.type, ~self.hi, ~self.lo, self.bad)
+            return made_of(high - self.data, self.type, high - self.hi, high - self.lo, self.bad)
+        return made_of(~self.data, self.type, ~self.hi, ~self.lo, self.bad)
 
     def __neg__(self) -> Any:
         return 0 - self
@@ -240,16 +248,18 @@ class Value:
 
         return where(self < 0, -self, self)
 
-    __add__, __radd__ = _arithmetic("+", operator.add, bounds_of.add, operator.add)
-    __sub__, __rsub__ = _arithmetic("-", operator.sub, bounds_of.subtract, operator.sub)
-    __mul__, __rmul__ = _arithmetic("*", operator.mul, bounds_of.multiply, operator.mul)
-    __floordiv__, __rfloordiv__ = _arithmetic("//", operator.floordiv, bounds_of.divide, bounds_of.quotient)
+    __add__, __radd__ = _arithmetic("+", operator.add, bounds_of.add, operator.add, 0)
+    __sub__, __rsub__ = _arithmetic("-", operator.sub, bounds_of.subtract, operator.sub, 0)
+    __mul__, __rmul__ = _arithmetic("*", operator.mul, bounds_of.multiply, operator.mul, 1)
+    __floordiv__, __rfloordiv__ = _arithmetic(
+        "//", operator.floordiv, bounds_of.divide, bounds_of.quotient, 1
+    )
     __mod__, __rmod__ = _arithmetic("%", bounds_of.modulo, bounds_of.remain, bounds_of.remainder)
-    __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, bounds_of.shift_left, bounds_of.left)
-    __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, bounds_of.shift_right, bounds_of.right)
+    __lshift__, __rlshift__ = _arithmetic("<<", operator.lshift, bounds_of.shift_left, bounds_of.left, 0)
+    __rshift__, __rrshift__ = _arithmetic(">>", operator.rshift, bounds_of.shift_right, bounds_of.right, 0)
     __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
     __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
-    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
+    __eq__, __ne__ = _comparison(operator.eq, ordered=False), _comparison(operator.ne, ordered=False)
     __and__ = __rand__ = _bitwise(operator.and_, _and)
     __or__ = __ror__ = _bitwise(operator.or_, _any)
     __xor__ = __rxor__ = _bitwise(operator.xor, _any)
@@ -259,6 +269,17 @@ class Value:
         raise Unsupported("/ gives a floating-point number, which is not emulated: // divides integers")
 
     __rtruediv__ = __truediv__
+
+
+def made_of(data: Any, type: DType, lo: int, hi: int, bad: Bad | None = None) -> Value:
+    """A value. A class's own `__init__` takes half as long again to be called."""
+    made = Value()
+    made.data = data
+    made.type = type
+    made.lo = lo
+    made.hi = hi
+    made.bad = bad
+    return made
 
 
 class _Scalars(dict[int, Value | None]):
@@ -274,7 +295,7 @@ class _Scalars(dict[int, Value | None]):
             return None
         if len(self) >= KEPT:
             self.clear()
-        made = self[number] = Value(
+        made = self[number] = made_of(
             bool(number) if dtype is INT1 else int(number), dtype, int(number), int(number)
         )
         return made
@@ -282,23 +303,6 @@ class _Scalars(dict[int, Value | None]):
 
 for _dtype in ALL:
     object.__setattr__(_dtype, "scalars", _Scalars(_dtype))
-
-# -- poison --------------------------------------------------------------------------------------------
-
-
-def use(value: Value, how: str, on: Any = None) -> None:
-    """Report the poison of a value in the enabled lanes (`on`; None: all)."""
-    bad = value.bad
-    if bad is not None and np.any(bad.mask if on is None else np.logical_and(bad.mask, on)):
-        report_use(bad.cause, how)
-
-
-def merged(a: Bad | None, b: Bad | None) -> Bad | None:
-    """The poison of a lane-by-lane result."""
-    if a is None or b is None:
-        return a or b
-    return Bad(np.logical_or(a.mask, b.mask), a.cause)
-
 
 # -- conversions ---------------------------------------------------------------------------------------
 
@@ -312,20 +316,19 @@ def scalar(number: int, dtype: DType | None = None) -> Value:
     return made
 
 
+@functools.lru_cache(maxsize=256)
+def filled(shape: tuple[int, ...], number: int, dtype: DType) -> Value:
+    """A block of one number of the type. All that ask for it share it."""
+    data = np.full(shape, number, dtype=dtype.numpy)
+    data.flags.writeable = False
+    return made_of(data, dtype, int(number), int(number))
+
+
 def block(data: Any, dtype: DType, bad: Bad | None = None) -> Value:
     """An array (or number) as a value, its bounds found by looking."""
     if data.__class__ in (int, bool):
-        return Value(data, dtype, int(data), int(data), bad)
-    return Value(data, dtype, *seen_bounds(data), bad)
-
-
-def seen_bounds(data: Any) -> Bounds:
-    """The smallest and the largest lane of an array; 0 and 0 where there is none."""
-    if data.size > FEW:
-        return int(data.min()), int(data.max())
-    # Many times faster than NumPy's reductions of short arrays.
-    lanes = data.tolist() if data.ndim == 1 else data.reshape(-1).tolist()
-    return (min(lanes), max(lanes)) if lanes else (0, 0)
+        return made_of(data, dtype, int(data), int(data), bad)
+    return made_of(data, dtype, *seen_bounds(data), bad)
 
 
 def value_of(thing: Any) -> Value:
@@ -361,15 +364,17 @@ def cast(value: Value, dtype: DType) -> Value:
         return value
     data, bad = value.data, value.bad
     if dtype is INT1:
-        return Value(data != 0, INT1, 0, 1, bad)
+        return made_of(data != 0, INT1, 0, 1, bad)
     if dtype.low <= value.lo and value.hi <= dtype.high:
         if data.__class__ is int:
             if bad is None:
                 made: Value = dtype.scalars[data]
                 return made
-        else:
-            data = int(data) if data.__class__ is bool else data.astype(dtype.numpy)
-        return Value(data, dtype, value.lo, value.hi, bad)
+        elif data.__class__ is bool:
+            data = int(data)
+        elif value.type.numpy is not dtype.numpy:
+            data = data.astype(dtype.numpy)
+        return made_of(data, dtype, value.lo, value.hi, bad)
     return settled(_objects(data), dtype, bad, f"narrows {value.type} to {dtype}")
 
 
