@@ -148,13 +148,15 @@ class Session:
             guard = self._guard(answer)  # before the answer is overwritten
             seen = self._read(step, answer)
         self._overwrite(taken)
+        disturbed = self._disturbed()
         if self._unasked(step, following):
-            return seen._replace(disturbed=self._disturbed(), damaged=damaged, guard=guard)
+            wrong = disturbed or damaged or guard
+            return seen._replace(disturbed=disturbed, damaged=damaged, guard=guard) if wrong else seen
         close = self.config.pages <= SMALL_POOL or step.probe or isinstance(step.operation, Restore)
         return self._look(
             seen,
             full=close or self.index % LOOK_EVERY == 0,
-            disturbed=self._disturbed(),
+            disturbed=disturbed,
             damaged=damaged,
             guard=guard,
             batch=step.call if isinstance(step.call, BatchCall) and not step.call.flaw else None,

@@ -182,16 +182,16 @@ class Judge:
 
     def _surroundings(self, step: Step, seen: Observation) -> Problem:
         """What does not depend on the operation: the process lives, and nothing around it changed."""
-        asked = Said(step.operation)
+        if not (seen.guard or seen.disturbed or seen.damaged or seen.outcome == "crashed"):
+            return None
+        asked = ops.sentence(step.operation)
         if seen.outcome == "crashed":
             return "GUARD", f"the subject's process died at: {asked} ({seen.error})"
         if seen.guard:
             return "GUARD", f"{seen.guard}, at: {asked}"
         if seen.disturbed:
             return "ALIAS", f"{seen.disturbed}, at: {asked}"
-        if seen.damaged:
-            return "DATA", f"{seen.damaged}, at: {asked}"
-        return None
+        return "DATA", f"{seen.damaged}, at: {asked}"
 
     def _refusal(self, step: Step, seen: Observation) -> Problem:
         """Misuse: an error is right. What an answer gave away is judged by itself, and ends the case."""
@@ -350,7 +350,10 @@ class Judge:
     def _receiver(self, step: Step, uid: int) -> str:
         if isinstance(step.operation, ops.Alloc):
             return step.operation.request
-        return next((name for name, r in step.after.requests.items() if uid in r.pages), "?")
+        for name, request in step.after.requests.items():
+            if uid in request.pages:
+                return name
+        return "?"
 
     # -- the state after it ----------------------------------------------------------------------------
 
