@@ -11,6 +11,8 @@ import torch
 from impl.kvpool import KVPool
 from oracle.world import CopyCall, FreeCall, Run, Slot, Step
 
+FEW = 1 << 10  # stamps that a table has at least
+
 
 class Contents:
     """What the caller wrote to K and V: one number a token and layer, in all heads and dimensions."""
@@ -25,21 +27,20 @@ class Contents:
 
     def write(self, step: Step, slots: torch.Tensor, window: torch.Tensor | None) -> None:
         """Write new tokens of a step at the slots that it was given."""
-        count = slots.numel()
-        stamps = torch.arange(self._stamp + 1, self._stamp + 1 + count, device=slots.device)
+        count, first = slots.numel(), self._stamp + 1
         where = window.tolist() if window is not None else [None] * count
         for uid, place, tokens in step.fresh:
             for k in range(tokens):
-                self._written[uid, k] = self._stamp + 1 + place + k, where[place + k]
+                self._written[uid, k] = first + place + k, where[place + k]
         for uid, offset, place, tokens in step.grown:
             for k in range(tokens):
-                self._written[uid, offset + k] = self._stamp + 1 + place + k, where[place + k]
+                self._written[uid, offset + k] = first + place + k, where[place + k]
         self._stamp += count
-        self._numbers.write(slots, stamps)
+        self._numbers.write(slots, self._numbers.of(first, count))
         if self._window is not None and self._window_numbers is not None and window is not None:
             # Where the mapping is wrong, the judge says so: nothing is written outside.
             inside = (window >= 0) & (window < self._window.size + self._window.page_size)
-            self._window_numbers.write(window[inside], stamps[inside])
+            self._window_numbers.write(window[inside], self._window_numbers.of(first, count)[:, :, inside])
 
     def check(self, call: FreeCall, numbers: Callable[[Iterable[Run]], list[int]]) -> str:
         """Compare what lies at the slots that a free gives up with what was written there, for the last time.
@@ -91,16 +92,22 @@ class _Numbers:
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
-        self._first, self._step = _line(pool.layers, pool.dtype, str(pool.device))
-        self._heads = pool.buffers.shape[3:]
+        self._table = self._upto(FEW - 1)
 
-    def _of(self, stamps: torch.Tensor) -> torch.Tensor:
-        both = torch.addcmul(self._first, self._step, stamps.to(self._pool.dtype).view(-1, 1, 1))
-        return both.expand(-1, -1, -1, *self._heads)
+    def _upto(self, stamp: int) -> torch.Tensor:
+        """Those of all stamps to this one, and of some more, as K and V have them: tables are made once."""
+        pool = self._pool
+        return _table(pool.layers, pool.buffers.shape[3:], pool.dtype, str(pool.device), stamp.bit_length())
 
-    def write(self, slots: torch.Tensor, stamps: torch.Tensor) -> None:
+    def of(self, first: int, count: int) -> torch.Tensor:
+        """Those of so many stamps from the first on."""
+        if first + count > self._table.shape[2]:
+            self._table = self._upto(first + count)
+        return self._table[:, :, first : first + count]
+
+    def write(self, slots: torch.Tensor, numbers: torch.Tensor) -> None:
         """Write new tokens, in all layers, heads and dimensions."""
-        self._pool.buffers.index_copy_(2, slots.long(), self._of(stamps))
+        self._pool.buffers.index_copy_(2, slots.long(), numbers)
 
     def compare(self, whose: str, slots: list[int], stamps: list[int]) -> str:
         """What lies at some slots and is not what was written there, as a sentence; empty if all is right."""
@@ -108,16 +115,17 @@ class _Numbers:
         index, wanted = (
             torch.from_numpy(np.array(part, dtype=np.int64)).to(device) for part in (slots, stamps)
         )
-        wrong = self._pool.buffers.index_select(2, index) != self._of(wanted)
-        if not bool(wrong.any()):
+        found, right = self._pool.buffers.index_select(2, index), self._table.index_select(2, wanted)
+        if torch.equal(found, right):
             return ""
-        layer, kind, at = wrong.flatten(3).any(3).transpose(0, 1).nonzero()[0].tolist()
+        layer, kind, at = (found != right).flatten(3).any(3).transpose(0, 1).nonzero()[0].tolist()
         return f"{whose}{'KV'[kind]} of layer {layer} at slot {slots[at]} is not what was written there"
 
 
 @functools.cache
-def _line(layers: int, dtype: torch.dtype, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """What stands for stamp 0, and what each further one adds, for K and V of each layer."""
-    signs = torch.tensor([[1], [-1]], dtype=dtype, device=device)
-    first = signs * torch.arange(layers, dtype=dtype, device=device)
-    return first.view(2, layers, 1, 1, 1), (signs * layers).view(2, 1, 1, 1, 1)
+def _table(layers: int, row: torch.Size, dtype: torch.dtype, device: str, bits: int) -> torch.Tensor:
+    """The numbers of the first 2 ** bits stamps, for K and V of each layer: [2, layers, stamps, heads, head_dim]."""
+    signs = torch.tensor([[[1]], [[-1]]], dtype=dtype, device=device)
+    layer, stamp = torch.arange(layers, device=device), torch.arange(1 << bits, device=device)
+    numbers = signs * (stamp * layers + layer[:, None]).to(dtype)
+    return numbers[..., None, None].expand(-1, -1, -1, *row).contiguous()

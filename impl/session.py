@@ -19,7 +19,7 @@ from impl.emulator.launch import Emulator
 from impl.fence import Fence
 from impl.kvpool import KVPool
 from impl.spoilt import spoil, spoilt
-from impl.watched import Watched, readable, watch
+from impl.watched import Watched, watch
 from oracle.flawed import first_that_grows, new_pages, told
 from oracle.ops import METHODS, Config, Restore
 from oracle.traits import Traits
@@ -304,7 +304,7 @@ class Session:
         if answer.is_meta:
             return Observation("odd", error="a tensor that holds nothing, on the meta device")
         flat = answer.reshape(-1) if answer.dim() != 1 else answer
-        slots = tuple(readable(flat).tolist())
+        slots = tuple(flat.tolist())
         seen = Observation("slots", slots, tensor=self._departs(METHODS[type(step.operation)], answer))
         for uid, place, _ in step.fresh:
             if place < len(slots):
@@ -337,9 +337,9 @@ class Session:
                 tensor.zero_()
 
     def _disturbed(self) -> str:
-        for watched in self._watched:
-            if watched.changed():
-                return f"the tensor that operation {watched.operation} was given changed afterwards"
+        for operation, _, read, content in self._watched:
+            if read() != content:
+                return f"the tensor that operation {operation} was given changed afterwards"
         return ""
 
     def _look(
@@ -405,7 +405,8 @@ class Session:
         """Whether a caller could write where an answer says. What can't be written is the judge's to name."""
         size = self.config.page_size
         low, high = size, (self.config.pages + 1) * size
-        return answer.dim() == 1 and len(slots) == step.tokens and all(low <= slot < high for slot in slots)
+        inside = not slots or (low <= min(slots) and max(slots) < high)
+        return inside and answer.dim() == 1 and len(slots) == step.tokens
 
     def _window_of(self, answer: torch.Tensor) -> torch.Tensor | None:
         if self.bench.kv_window is None:
