@@ -19,7 +19,7 @@ from properties.sources import Source, chance, pick, weighted
 NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + tuple(
     f"{a}{b}" for a in "ABC" for b in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
-Maker = Callable[[Source], Operation]
+Maker = Callable[["Workload", Source], Operation]
 SNAPSHOTS = ("S", "T")
 TRIES = 4
 ABOUT: dict[str, tuple[str, ...]] = {
@@ -61,13 +61,14 @@ class Workload:
     def _habits(self, source: Source, misuse: bool) -> tuple[list[Maker], list[int]]:
         """Which operations this case likes, and how much: wild weights find more than equal ones."""
         alloc = 3 if self.config.extends else 12
+        # Functions: what holds its own methods waits for the garbage collector, with all its steps.
         makers: list[tuple[Maker, str, int]] = [
-            (self.extend, "alloc_extend", 6), (self._decode, "alloc_decode", 4), (self._alloc, "alloc", alloc),
-            (self._free, "free", 6), (self._cut, "free", 2), (self._free_swa, "free_swa", 3),
-            (self._group, "free_group_begin", 4), (self._merge, "merge_and_sort_free", 1),
-            (self._state, "backup_state", 2), (self._clear, "clear", 1),
+            (Workload.extend, "alloc_extend", 6), (Workload._decode, "alloc_decode", 4), (Workload._alloc, "alloc", alloc),
+            (Workload._free, "free", 6), (Workload._cut, "free", 2), (Workload._free_swa, "free_swa", 3),
+            (Workload._group, "free_group_begin", 4), (Workload._merge, "merge_and_sort_free", 1),
+            (Workload._state, "backup_state", 2), (Workload._clear, "clear", 1),
             # Without K and V there is nothing to copy; with them, a copy is what they are there for.
-            (self._copy, "get_cpu_copy", 4 if self.config.data else 0),
+            (Workload._copy, "get_cpu_copy", 4 if self.config.data else 0),
         ]  # fmt: skip
         have = self.ledger.traits.operations
         # Some cases are about one thing: many frees in a group, or snapshots and what comes between.
@@ -78,17 +79,21 @@ class Workload:
             for maker, method, weight in makers
             if method in have
         ]
-        if not any(weight for maker, weight in chosen if maker in (self.extend, self._decode, self._alloc)):
+        if not any(
+            weight
+            for maker, weight in chosen
+            if maker in (Workload.extend, Workload._decode, Workload._alloc)
+        ):
             chosen = [(maker, weight or 3) for maker, weight in chosen]
         self.misuses = misuse and chance(source, 2)
         if self.misuses:
-            chosen.append((self._misuse, 1))
+            chosen.append((Workload._misuse, 1))
         return [maker for maker, _ in chosen], [weight for _, weight in chosen]
 
     def next(self, source: Source) -> Operation | None:
         """The next operation, or None where nothing that was drawn makes sense here. Moves the world on."""
         for _ in range(TRIES):
-            operation = self._makers[weighted(source, self._weights)](source)
+            operation = self._makers[weighted(source, self._weights)](self, source)
             step = self.ledger.step(self.world, operation)
             if self._sensible(step):
                 return self._made(step)
