@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fuzz.claim import Claim, Late, Lines, asserted, says
 from oracle.verdict import Observation, Violation
-from oracle.world import AllocCall, BatchCall, World
+from oracle.world import AllocCall, BatchCall, World, room_in
 
 if TYPE_CHECKING:
     from fuzz.emitter import Emitter
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def available(emitter: Emitter, world: World) -> int:
     """What `available_size()` has to say in a world."""
     config = emitter.config
-    return (min(world.free, world.swa_free) if config.swa_pages else world.free) * config.page_size
+    return room_in(config, world) * config.page_size
 
 
 def binding_of(emitter: Emitter) -> dict[int, int]:

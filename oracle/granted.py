@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from oracle.binding import Binding
 from oracle.ops import Config
 from oracle.verdict import Observation, Problem, lists_in_words, short
-from oracle.world import BatchCall, Step
+from oracle.world import BatchCall, Step, room_in
 
 # Misuse of a batch after which nobody can say how many slots were meant.
 _UNCLEAR = frozenset({"lengths", "shrinks", "negative", "mirror", "shape", "tensor", "device"})
@@ -40,7 +40,7 @@ def wrong_gift(
             )
     if step.rule in _UNCLEAR and isinstance(step.call, BatchCall):
         # How many slots were meant can't be said; capacity from nowhere can.
-        room = min(step.before.free, step.before.swa_free) if config.swa_pages else step.before.free
+        room = room_in(config, step.before)
         if seen.available is not None and seen.available > room * size:
             return "CONSERVE", f"available_size() rose to {seen.available} from {room * size}"
         return None

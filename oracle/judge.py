@@ -18,7 +18,7 @@ from oracle.parity import Parity
 from oracle.shown import wrong_lists, wrong_mapping, wrong_numbers
 from oracle.traits import RULES, Traits
 from oracle.verdict import Observation, Problem, Said, Violation, lists_in_words, short, symptom_of
-from oracle.world import AllocCall, BatchCall, CopyCall, FreeCall, Run, Slot, StateCall, Step, World
+from oracle.world import AllocCall, BatchCall, CopyCall, FreeCall, Run, Slot, StateCall, Step, World, room_in
 
 # Errors that no check raises: what went wrong was met by chance.
 _ACCIDENTS = frozenset(
@@ -279,8 +279,7 @@ class Judge:
 
     def _allocation(self, step: Step, call: AllocCall | BatchCall, seen: Observation) -> Problem:
         asked, size = Said(step.operation), self.config.page_size
-        before = step.before
-        room = min(before.free, before.swa_free) if self.config.swa_pages else before.free
+        room = room_in(self.config, step.before)
         if seen.outcome == "raised":
             fate = "fits" if step.fits else "does not fit"
             return "EXHAUST", f"{asked} {fate} ({room} page(s) are free) and raised {seen.error}"

@@ -27,6 +27,7 @@ from oracle.world import (
     World,
     last_slot,
     misused,
+    room_in,
     runs_of,
     skipped,
 )
@@ -63,7 +64,7 @@ def _alloc(ledger: Ledger, world: World, operation: ops.Alloc) -> Step:
     call = AllocCall(size, operation.flaw)
     held = world.requests.get(operation.request)
     if operation.flaw:
-        room = min(world.free, world.swa_free) if ledger.config.swa_pages else world.free
+        room = room_in(ledger.config, world)
         fits = size >= 0 and size % page_size == 0 and size <= room * page_size
         return misused(world, operation, "whole", call, size) if fits else skipped(world, operation)
     if size < 0:
@@ -130,7 +131,7 @@ def _batch(
 def _flawed_batch(ledger: Ledger, world: World, operation: Operation, call: BatchCall, need: int) -> Step:
     """A batch that would be legal and fit, but for its flaw: else something else is seen. Each flaw has to show."""
     page_size = ledger.config.page_size
-    room = min(world.free, world.swa_free) if ledger.config.swa_pages else world.free
+    room = room_in(ledger.config, world)
     growing = [k for k, (p, s) in enumerate(zip(call.prefix, call.seq, strict=True)) if s > p]
     if not call.seq or need > room or (call.decode and call.flaw not in ops.DECODE_FLAWS):
         return skipped(world, operation)

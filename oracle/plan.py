@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from oracle.ledger import Ledger
 from oracle.ops import Alloc, Case, Extend, Free, GroupEnd, Grow, Operation, Part
 from oracle.traits import Traits
-from oracle.world import Step, World
+from oracle.world import Step, World, room_in
 
 PROBED_ONE_BY_ONE = 16
 
@@ -71,7 +71,7 @@ def _closing(world: World) -> list[Operation]:
 
 def _ending(ledger: Ledger, world: World, misused: bool) -> Iterator[Operation]:
     if misused:
-        free = min(world.free, world.swa_free) if ledger.config.swa_pages else world.free
+        free = room_in(ledger.config, world)
         for _ in range(min(free, PROBED_ONE_BY_ONE)):
             yield _take(ledger, "probe", 1)
         if free > PROBED_ONE_BY_ONE:

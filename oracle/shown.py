@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from oracle.binding import Binding
 from oracle.ops import Config
 from oracle.verdict import Observation, Problem, short
-from oracle.world import World
+from oracle.world import World, room_in
 
 
 def wrong_numbers(config: Config, world: World, seen: Observation, context: str) -> Problem:
     """CONSERVE: what the subject says it has is what nobody holds. context: the code of what goes wrong here, if it has one."""
-    size, swa = config.page_size, bool(config.swa_pages)
-    wanted = min(world.free, world.swa_free) * size if swa else world.free * size
+    size = config.page_size
     for what, got, right in (
-        ("available_size", seen.available, wanted),
+        ("available_size", seen.available, room_in(config, world) * size),
         ("full_available_size", seen.full, world.free * size),
         ("swa_available_size", seen.window, world.swa_free * size),
     ):

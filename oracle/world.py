@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from oracle.ops import Operation
+from oracle.ops import Config, Operation
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -132,6 +132,11 @@ class Step(NamedTuple):
     grown: tuple[tuple[int, int, int, int], ...] = ()
     back: tuple[int, ...] = ()
     probe: bool = False
+
+
+def room_in(config: Config, world: World) -> int:
+    """Pages that an allocation can have now: what both pools have, where there are two."""
+    return min(world.free, world.swa_free) if config.swa_pages else world.free
 
 
 def skipped(world: World, operation: Operation) -> Step:

@@ -45,7 +45,7 @@ from itertools import permutations
 from oracle import ops
 from oracle.ledger import Ledger
 from oracle.ops import Alloc, Cut, Decode, Extend, Free, FreeSwa, Grow, Operation, Part
-from oracle.world import Call, FreeCall, Group, Request, Step, World
+from oracle.world import Call, FreeCall, Group, Request, Step, World, room_in
 
 NAMES = ("A", "B")
 SNAPSHOT = "S"
@@ -142,7 +142,7 @@ class Alphabet:
     # -- what a world has ------------------------------------------------------------------------------
 
     def _room(self, world: World) -> int:
-        return min(world.free, world.swa_free) if self.ledger.config.swa_pages else world.free
+        return room_in(self.ledger.config, world)
 
     def _known(self, world: World) -> list[str]:
         """The requests that can be told apart: all that hold something, and the first of the others."""

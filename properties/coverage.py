@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from impl.subject import Space
 from oracle.ops import METHODS, Config
 from oracle.traits import Traits
-from oracle.world import StateCall, Step, World
+from oracle.world import StateCall, Step, World, room_in
 from properties.shapes import POSSIBLE, method_of, shapes
 
 START = "the start"
@@ -104,7 +104,7 @@ def points(steps: Sequence[Step], config: Config, unordered: Iterable[int] = ())
 
 def _states(world: World, config: Config) -> Iterator[str]:
     """The abstract states that a world is in."""
-    room = min(world.free, world.swa_free) if config.swa_pages else world.free
+    room = room_in(config, world)
     if not room:
         yield "no page left"
     elif room == 1:

@@ -18,7 +18,7 @@ from oracle.ledger import Ledger
 from oracle.ops import Case, Config, Grow, Operation, Part
 from oracle.plan import epilogue
 from oracle.verdict import Violation
-from oracle.world import Step, World
+from oracle.world import Step, World, room_in
 from properties.cases import HEAD, draw_config
 from properties.judged import Broken, Outcome
 from properties.shapes import shapes
@@ -110,7 +110,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     def alloc(self, request: str, pages: int, all_but: int | None) -> None:
         """Whole pages, up to, at and over what is free: new slots for what fits, None for what does not."""
         if not self.over:
-            room = min(self.world.free, self.world.swa_free) if self.config.swa_pages else self.world.free
+            room = room_in(self.config, self.world)
             count = pages if all_but is None else max(0, room - all_but)
             self.do(ops.Alloc(request, count * self.config.page_size))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oracle.ops import Config
-from oracle.world import AllocCall, BatchCall, FreeCall, StateCall, Step
+from oracle.world import AllocCall, BatchCall, FreeCall, StateCall, Step, room_in
 
 MANY = 6
 LONG = 9
@@ -67,7 +67,7 @@ def method_of(step: Step) -> str:
 
 
 def _allocation(step: Step, call: AllocCall | BatchCall, config: Config) -> list[str]:
-    room = min(step.before.free, step.before.swa_free) if config.swa_pages else step.before.free
+    room = room_in(config, step.before)
     found = []
     if not step.fits:
         found.append("no fit")

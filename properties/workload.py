@@ -12,7 +12,7 @@ from oracle import ops
 from oracle.ledger import Ledger
 from oracle.ops import Config, Grow, Operation, Part
 from oracle.traits import Traits
-from oracle.world import Request, Step
+from oracle.world import Request, Step, room_in
 from properties.shapes import LONG, shapes
 from properties.sources import Source, chance, pick, weighted
 
@@ -124,8 +124,7 @@ class Workload:
     # -- allocations -----------------------------------------------------------------------------------
 
     def _room(self) -> int:
-        world = self.world
-        return min(world.free, world.swa_free) if self.config.swa_pages else world.free
+        return room_in(self.config, self.world)
 
     def _name(self, source: Source) -> str:
         return pick(source, self._names)

@@ -35,9 +35,7 @@ def mark_fresh(tensor: torch.Tensor) -> torch.Tensor:
 
 def fresh_of(tensor: torch.Tensor) -> tuple[Fresh | None, int]:
     """What is known of the memory behind a tensor, and how far inside that the tensor begins."""
-    base = tensor._base  # as in `_base`: each argument of each launch comes here
-    if base is None:
-        base = tensor
+    base = _base(tensor)
     found: Fresh | None = getattr(base, _MARK, None)
     if found is None or tensor._version != found.version or base.dtype != tensor.dtype:
         return None, 0

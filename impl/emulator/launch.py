@@ -19,7 +19,6 @@ from impl.emulator.memory import START, Memory, Pointer
 from impl.emulator.values import scalar
 
 STEP = 2 * language.MOST_LANES
-ONE = ((0, 0, 0),)  # program
 # What a launch may say to the compiler.
 OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "enable_fp_fusion"})
 
@@ -99,7 +98,7 @@ class Kernel:
         now.alone = whole == (1, 1, 1)
         now.stamp, now.undefined, now.found = 0, emulator.undefined, emulator.found
         try:
-            for z, y, x in ONE if now.alone else itertools.product(*map(range, reversed(whole))):
+            for z, y, x in itertools.product(*map(range, reversed(whole))):
                 now.program = x, y, z
                 now.stamp += STEP
                 run(*values)

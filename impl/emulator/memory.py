@@ -238,7 +238,7 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
         if places.dtype is not WIDE:
             places = places.astype(WIDE)  # NumPy takes many times as long to index with others
         if on is not None and other.__class__ is int and at.bad is None and memory.fresh is None:
-            found = _taken(memory, places[on], at)
+            found = _elements(memory, places[on], at)
             if found is not None and dtype.low <= other <= dtype.high:
                 if memory.lo is None:
                     memory.lo, memory.hi = seen_bounds(memory.flat)
@@ -282,7 +282,7 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, **hints: Any) ->
     return made_of(got, dtype, min(lo, fill.lo), max(hi, fill.hi), bad)
 
 
-def _taken(memory: Memory, places: Any, at: Value) -> Any:
+def _elements(memory: Memory, places: Any, at: Value) -> Any:
     """The elements at some of a pointer's places; None where one lies outside."""
     if at.lo < 0 and places.size and seen_bounds(places)[0] < 0:
         return None  # NumPy would count from the end
